@@ -1,0 +1,10 @@
+//! windlass mounts an object-storage bucket at a directory and reads it as fast as the network allows.
+
+pub mod budget;
+pub mod fuse;
+pub mod logging;
+pub mod metrics;
+pub mod reader;
+pub mod store;
+pub mod units;
+pub mod vfs;

@@ -1,0 +1,42 @@
+//! Counters of the whole process. Lock-free, cheap enough for the hot path, read by `demo`, the log and tests.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
+    }
+
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// What the process did since it started.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// HEAD requests sent, each attempt counted.
+    pub head_requests: Counter,
+    /// LIST requests sent, each attempt counted.
+    pub list_requests: Counter,
+    /// Data GETs sent, each attempt counted.
+    pub get_requests: Counter,
+    /// Attempts after the first of a request.
+    pub retries: Counter,
+    /// Bytes that arrived in bodies of data GETs.
+    pub fetched_bytes: Counter,
+    /// Bytes answered to read(2).
+    pub read_bytes: Counter,
+    /// Reads answered from memory without waiting.
+    pub window_hits: Counter,
+    /// Reads that had to wait for bytes.
+    pub window_misses: Counter,
+    /// Fetches given up because nobody wanted their bytes any more.
+    pub cancelled_fetches: Counter,
+}

@@ -1,0 +1,55 @@
+//! How far and how wide reads run ahead.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::units::ByteSize;
+
+/// N of the window `[current - backward, current + N]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PrefetchChunks {
+    /// Starts at 32 and grows while more in flight brings more throughput and memory allows.
+    #[default]
+    Auto,
+    /// A hard bound.
+    Fixed(u32),
+}
+
+impl fmt::Display for PrefetchChunks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Fixed(n) => write!(f, "{n}"),
+        }
+    }
+}
+
+impl FromStr for PrefetchChunks {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        text.parse().map(Self::Fixed).map_err(|_| format!("\"{text}\" is neither a number of chunks nor auto"))
+    }
+}
+
+/// Options of the reader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Unit of prefetch: 1 MiB to 32 MiB.
+    pub chunk_size: ByteSize,
+    /// How many chunks are fetched ahead.
+    pub prefetch_chunks: PrefetchChunks,
+    /// How many chunks behind the reader are kept.
+    pub backward_chunks: u32,
+    /// GETs in flight in the process; none: chosen from the machine.
+    pub prefetch_concurrency: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { chunk_size: ByteSize::mib(4), prefetch_chunks: PrefetchChunks::Auto, backward_chunks: 1, prefetch_concurrency: None }
+    }
+}

@@ -1,0 +1,116 @@
+//! What can go wrong between us and a store: born where the answer is seen, with the operation and the key, and
+//! matched on kind by everyone above.
+
+use std::fmt;
+
+use super::Key;
+
+/// A store operation, for errors, metrics and fault plans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    Head,
+    List,
+    Get,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Head => "HEAD",
+            Self::List => "LIST",
+            Self::Get => "GET",
+        })
+    }
+}
+
+/// What an error means to the code that meets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// No such object.
+    NotFound,
+    /// No such bucket.
+    NoSuchBucket,
+    /// The object is no longer the version asked for (If-Match failed, or the answer's ETag differs).
+    Replaced,
+    /// The range lies outside the object.
+    RangeNotSatisfiable,
+    /// The store knows us and says no.
+    AccessDenied,
+    /// The store does not know us: unknown key id, wrong secret, expired token, skewed clock.
+    BadCredentials,
+    /// There are no credentials to send, or they may not be used (file unreadable, or readable by others).
+    NoCredentials,
+    /// The bucket lives elsewhere: other region, or other endpoint.
+    WrongEndpoint,
+    /// The request can never succeed as it is: bad bucket name, key that the store cannot say, bad argument.
+    Invalid,
+    /// The store asks us to slow down: 503 SlowDown, 429.
+    Throttled,
+    /// The store or something before it failed: 500, 502, 504, reset connection.
+    Unavailable,
+    /// The endpoint cannot be reached: DNS, refused, TLS.
+    Connect,
+    /// No byte arrived for the stall timeout, or the whole request took longer than the request timeout.
+    Timeout,
+    /// The answer contradicts itself or the request: short body, wrong Content-Range, unreadable XML.
+    Corrupt,
+}
+
+impl ErrorKind {
+    /// Whether the same request may succeed if it is sent again. All requests we send today are idempotent.
+    pub fn is_retryable(self) -> bool {
+        match self {
+            Self::Throttled | Self::Unavailable | Self::Connect | Self::Timeout | Self::Corrupt => true,
+            Self::NotFound
+            | Self::NoSuchBucket
+            | Self::Replaced
+            | Self::RangeNotSatisfiable
+            | Self::AccessDenied
+            | Self::BadCredentials
+            | Self::NoCredentials
+            | Self::WrongEndpoint
+            | Self::Invalid => false,
+        }
+    }
+}
+
+/// A failed store operation. Cloneable, because one fetch can serve many readers.
+#[derive(Clone, Debug)]
+pub struct Error {
+    /// What it means.
+    pub kind: ErrorKind,
+    /// What was tried.
+    pub op: Op,
+    /// On what: the key, or the prefix of a listing.
+    pub key: Key,
+    /// HTTP status, when there was an answer.
+    pub status: Option<u16>,
+    /// The store's own error code, such as `NoSuchKey`.
+    pub code: Option<String>,
+    /// The store's request id, for its support.
+    pub request_id: Option<String>,
+    /// What happened, in a few words and without secrets.
+    pub message: String,
+}
+
+/// The result of a store operation.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error without an HTTP answer behind it.
+    pub fn new(kind: ErrorKind, op: Op, key: &Key, message: impl Into<String>) -> Self {
+        Self { kind, op, key: key.clone(), status: None, code: None, request_id: None, message: message.into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} \"{}\": {}", self.op, self.key, self.message)?;
+        let status = self.status.map(|s| format!("HTTP {s}"));
+        let id = self.request_id.as_ref().map(|id| format!("request id {id}"));
+        let facts: Vec<String> = [status, self.code.clone(), id].into_iter().flatten().collect();
+        if facts.is_empty() { Ok(()) } else { write!(f, " ({})", facts.join(", ")) }
+    }
+}
+
+impl std::error::Error for Error {}

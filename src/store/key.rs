@@ -1,0 +1,99 @@
+//! Names in the store. A key is bytes: stores promise UTF-8 but listings may carry anything, so no code above
+//! this layer assumes text.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The name of an object, or of a common prefix of objects (then it ends in `/`, or is empty for the whole bucket).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<[u8]>);
+
+impl Key {
+    /// The empty key: the prefix of everything.
+    pub fn root() -> Self {
+        Self(Arc::from(&b""[..]))
+    }
+
+    /// The bytes of the key.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The key as text, when it is text. The S3 dialect can only ask for such keys.
+    pub fn to_str(&self) -> Option<&str> {
+        std::str::from_utf8(&self.0).ok()
+    }
+
+    /// This key with `tail` appended, byte for byte.
+    pub fn join(&self, tail: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(self.0.len() + tail.len());
+        bytes.extend_from_slice(&self.0);
+        bytes.extend_from_slice(tail);
+        Self(bytes.into())
+    }
+
+    /// Whether the key names a directory marker or a common prefix: it is empty or ends in `/`.
+    pub fn is_prefix(&self) -> bool {
+        self.0.last().is_none_or(|&b| b == b'/')
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Self(text.as_bytes().into())
+    }
+}
+
+impl From<String> for Key {
+    fn from(text: String) -> Self {
+        Self(text.into_bytes().into())
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl From<Vec<u8>> for Key {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
+    }
+}
+
+/// The version of an object's content as the store names it, quotes included, so that it can be sent back in
+/// `If-Match` unchanged.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ETag(Arc<str>);
+
+impl ETag {
+    /// The tag as it stands in the header.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for ETag {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for ETag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}

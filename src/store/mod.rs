@@ -1,0 +1,103 @@
+//! The store layer: ranges, heads and listings of one bucket. Everything above speaks to [`ObjectStore`] and does
+//! not know which dialect answers. Invariant: bytes given to a [`RangeSink`] are the bytes of the one version
+//! that was asked for, in order, from the start of the range, each exactly once.
+
+mod error;
+mod key;
+mod options;
+mod range;
+
+use std::fmt;
+use std::ops::Range;
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+
+pub use error::{Error, ErrorKind, Op, Result};
+pub use key::{ETag, Key};
+pub use options::{CredentialOptions, Dialect, Options, Signature};
+
+/// What a store tells about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectMeta {
+    /// Its name.
+    pub key: Key,
+    /// Its length in bytes.
+    pub size: u64,
+    /// Which version of the content this is.
+    pub etag: ETag,
+    /// When the store took it.
+    pub modified: SystemTime,
+}
+
+/// One page of a listing to ask for.
+#[derive(Clone, Debug)]
+pub struct ListRequest {
+    /// Only keys that start with this.
+    pub prefix: Key,
+    /// Roll keys up to the next `/` after the prefix into [`ListPage::prefixes`].
+    pub delimited: bool,
+    /// Where the page before stopped.
+    pub token: Option<String>,
+    /// At most this many entries (stores cap it at 1000).
+    pub max_keys: u16,
+}
+
+/// One page of a listing. Both lists are in byte order.
+#[derive(Clone, Debug, Default)]
+pub struct ListPage {
+    /// Objects.
+    pub objects: Vec<ObjectMeta>,
+    /// Common prefixes, each ending in `/`.
+    pub prefixes: Vec<Key>,
+    /// How to ask for the next page; none on the last.
+    pub next: Option<String>,
+}
+
+/// A range of one version of an object to fetch.
+#[derive(Clone, Debug)]
+pub struct RangeRequest {
+    /// Which object.
+    pub key: Key,
+    /// Which bytes: not empty, inside the object.
+    pub range: Range<u64>,
+    /// Which version. The request carries it as If-Match and the answer's ETag must be the same.
+    pub etag: ETag,
+}
+
+/// Where the bytes of a range go. The store writes into [`spare`](Self::spare) and says how much it wrote; each
+/// call hands over the following bytes of the range.
+pub trait RangeSink: Send {
+    /// Room for the bytes that come next: never empty before the range is complete, never longer than what is
+    /// missing of the range.
+    fn spare(&mut self) -> &mut [u8];
+
+    /// The first `n` bytes of [`spare`](Self::spare) now hold data.
+    fn advance(&mut self, n: usize);
+}
+
+/// One bucket of one store.
+///
+/// Dropping a future cancels its request: the connection of an unfinished body is closed.
+#[async_trait]
+pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
+    /// Size, version and date of one object.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when there is none.
+    async fn head(&self, key: &Key) -> Result<ObjectMeta>;
+
+    /// One page of keys in byte order. A prefix that nothing matches is an empty page, not an error.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoSuchBucket`], [`ErrorKind::AccessDenied`] and what else the endpoint can answer.
+    async fn list(&self, request: &ListRequest) -> Result<ListPage>;
+
+    /// Fetches a range into `sink`, whole or with an error; on an error the sink may have received a correct
+    /// beginning of the range.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Replaced`] when the object is no longer the version in the request, [`ErrorKind::NotFound`]
+    /// when it is gone.
+    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()>;
+}

@@ -1,0 +1,80 @@
+//! Where the bucket is and how to talk to it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Which protocol the endpoint speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// Amazon S3 and everything that speaks it.
+    #[default]
+    S3,
+    /// Alibaba Cloud OSS.
+    Oss,
+}
+
+/// How requests are signed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Signature {
+    /// AWS Signature V4, or OSS Signature V4.
+    #[default]
+    V4,
+    /// OSS Signature V1.
+    V1,
+    /// Not at all: public buckets.
+    None,
+}
+
+/// Where credentials may come from; without any of these the dialect's own chain is asked (environment, profile,
+/// web identity, container, instance role).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CredentialOptions {
+    /// Named profile of the dialect's shared configuration files.
+    pub profile: Option<String>,
+    /// A file of `bucket:key:secret` or `key:secret` lines, as ossfs and s3fs use.
+    pub passwd_file: Option<PathBuf>,
+    /// A command that prints credentials as JSON.
+    pub process: Option<String>,
+    /// Name of the ECS RAM role (OSS) to take from the metadata service.
+    pub ram_role: Option<String>,
+}
+
+/// Options of the store layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    pub dialect: Dialect,
+    pub bucket: String,
+    /// URL of the endpoint without the bucket; none means the dialect's own address for the region.
+    pub endpoint: Option<String>,
+    pub region: Option<String>,
+    /// `endpoint/bucket/key` instead of `bucket.endpoint/key`. None: path style when the endpoint is an IP address or `localhost`.
+    pub path_style: Option<bool>,
+    pub signature: Signature,
+    pub credentials: CredentialOptions,
+    /// How often a failed request is sent again.
+    pub retries: usize,
+    /// Longest wait for a connection.
+    pub connect_timeout: Duration,
+    /// Longest time from the first attempt of a request to its end, all retries included.
+    pub request_timeout: Duration,
+    /// Longest time without a byte, before the header and inside the body.
+    pub stall_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            dialect: Dialect::S3,
+            bucket: String::new(),
+            endpoint: None,
+            region: None,
+            path_style: None,
+            signature: Signature::V4,
+            credentials: CredentialOptions::default(),
+            retries: 10,
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(60),
+            stall_timeout: Duration::from_secs(5),
+        }
+    }
+}

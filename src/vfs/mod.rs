@@ -1,0 +1,5 @@
+//! POSIX over keys.
+
+mod options;
+
+pub use options::Options;

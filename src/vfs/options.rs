@@ -1,0 +1,43 @@
+//! What files look like and how long facts about them are believed.
+
+use std::time::Duration;
+
+/// Options of the name space.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Key prefix that is the root of the mount: empty, or ending in `/`.
+    pub prefix: String,
+    /// Entries of the metadata cache; 0 disables it.
+    pub stat_cache_size: u64,
+    /// How long attributes and listings are believed; 0 disables the cache.
+    pub stat_cache_ttl: Duration,
+    /// How long absence is believed.
+    pub negative_ttl: Duration,
+    /// Take attributes from the listing; off: one HEAD per entry.
+    pub readdir_optimize: bool,
+    pub uid: u32,
+    pub gid: u32,
+    /// Permission bits of files, before `umask`.
+    pub file_mode: u16,
+    /// Permission bits of directories, before `umask`.
+    pub dir_mode: u16,
+    /// Bits taken away from both.
+    pub umask: u16,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            prefix: String::new(),
+            stat_cache_size: 100_000,
+            stat_cache_ttl: Duration::from_secs(60),
+            negative_ttl: Duration::from_secs(1),
+            readdir_optimize: true,
+            uid: 0,
+            gid: 0,
+            file_mode: 0o644,
+            dir_mode: 0o755,
+            umask: 0,
+        }
+    }
+}
