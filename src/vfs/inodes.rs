@@ -257,7 +257,8 @@ mod tests {
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let remember = (any::<usize>(), 0..5u8, any::<bool>()).prop_map(|(parent, name, directory)| Step::Remember { parent, name, directory });
+        let remember =
+            (any::<usize>(), 0..5u8, any::<bool>()).prop_map(|(parent, name, directory)| Step::Remember { parent, name, directory });
         let forget = (any::<usize>(), 1..4u64).prop_map(|(which, n)| Step::Forget { which, n });
         prop::collection::vec(prop_oneof![remember, forget], 1..80)
     }

@@ -8,8 +8,8 @@ use std::mem;
 use std::time::SystemTime;
 use std::vec;
 
-use super::inodes::Kind;
 use super::error::{Error, Result};
+use super::inodes::Kind;
 use crate::store::{ETag, Key, ListPage, ObjectMeta};
 
 /// Longest name Linux takes (NAME_MAX).
@@ -119,9 +119,9 @@ impl Merge {
         self.ordered
     }
 
-    /// When the directory's own marker object was written, when it has come by.
-    pub fn marker(&self) -> Option<SystemTime> {
-        self.marker
+    /// When the directory's own marker object was written, when it has come by since the last call.
+    pub fn take_marker(&mut self) -> Option<SystemTime> {
+        self.marker.take()
     }
 
     /// The objects hidden by a directory of the same name since the last call.
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(merged("d/", &["d/", "d/a", "d/b/", "e"], 2), ["a", "b/"]);
         let mut merge = Merge::new(Key::from("d/"));
         merge.on_page(ListPage { objects: vec![object(Key::from("d/"))], ..ListPage::default() });
-        assert_eq!(merge.marker(), Some(SystemTime::UNIX_EPOCH));
+        assert_eq!(merge.take_marker(), Some(SystemTime::UNIX_EPOCH));
     }
 
     #[test]
