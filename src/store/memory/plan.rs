@@ -50,12 +50,15 @@ pub enum Fault {
     Replace { after: u64 },
 }
 
+/// Whether a rule is about a request.
+type Accepts = Box<dyn Fn(Op, &Key) -> bool + Send>;
+
 /// Which requests a fault happens to: those that match everything said, counted from 1.
 pub struct Rule {
     fault: Fault,
     op: Option<Op>,
     key: Option<Key>,
-    when: Option<Box<dyn Fn(Op, &Key) -> bool + Send>>,
+    when: Option<Accepts>,
     skip: usize,
     count: usize,
     seen: usize,
