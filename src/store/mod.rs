@@ -4,6 +4,7 @@
 
 mod error;
 mod key;
+pub mod memory;
 mod options;
 mod range;
 
