@@ -2,6 +2,7 @@
 //! not know which dialect answers. Invariant: bytes given to a [`RangeSink`] are the bytes of the one version
 //! that was asked for, in order, from the start of the range, each exactly once.
 
+mod answer;
 mod error;
 mod key;
 mod options;
