@@ -7,6 +7,8 @@ mod error;
 mod key;
 mod options;
 mod range;
+mod redirect;
+mod retry;
 
 use std::fmt;
 use std::ops::Range;
@@ -17,6 +19,7 @@ use async_trait::async_trait;
 pub use error::{Error, ErrorKind, Op, Result};
 pub use key::{ETag, Key};
 pub use options::{CredentialOptions, Dialect, Options, Signature};
+pub use retry::{Policy, Retrying};
 
 /// What a store tells about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
