@@ -9,9 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use fuser::{AccessFlags, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, ForgetOne, Generation, INodeNo, InitFlags};
+use fuser::{AccessFlags, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags};
 use fuser::{KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, Request, TimeOrNow};
-use fuser::{ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr};
+use fuser::{
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr,
+};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -90,12 +92,6 @@ impl Filesystem for Bucket {
         }
     }
 
-    fn batch_forget(&self, request: &Request, nodes: &[ForgetOne]) {
-        for node in nodes {
-            self.forget(request, node.nodeid(), node.nlookup());
-        }
-    }
-
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         let answer = |result: Result<_>, reply: ReplyAttr| match result {
             Ok((found, ttl)) => reply.attr(&ttl, &attr(&found)),
@@ -160,7 +156,16 @@ impl Filesystem for Bucket {
         reply.error(Errno::ENOSYS);
     }
 
-    fn release(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _flags: OpenFlags, _lock_owner: Option<LockOwner>, _flush: bool, reply: ReplyEmpty) {
+    fn release(
+        &self,
+        _request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
         self.files.release(HandleId(handle.0));
         reply.ok();
     }

@@ -17,7 +17,9 @@ pub(super) fn set_read_ahead(mountpoint: &Path) {
     let path = PathBuf::from(format!("/sys/class/bdi/{device}/read_ahead_kb"));
     match fs::write(&path, READ_AHEAD_KIB.to_string()) {
         Ok(()) => tracing::debug!(path = %path.display(), kib = READ_AHEAD_KIB, "read-ahead set"),
-        Err(error) => tracing::info!(path = %path.display(), %error, "read-ahead stays at the kernel's default: buffered reads will be slower"),
+        Err(error) => {
+            tracing::info!(path = %path.display(), %error, "read-ahead stays at the kernel's default: buffered reads will be slower")
+        }
     }
 }
 
@@ -54,7 +56,9 @@ pub fn unmount(mountpoint: &Path, flags: UnmountFlags) -> io::Result<()> {
     }
     let mut command = Command::new("fusermount3");
     command.arg("-u").args(flags.contains(UnmountFlags::DETACH).then_some("-z")).arg("--").arg(mountpoint);
-    let output = command.output().map_err(|error| io::Error::new(error.kind(), format!("fusermount3 (package fuse3) is needed to unmount without root: {error}")))?;
+    let output = command
+        .output()
+        .map_err(|error| io::Error::new(error.kind(), format!("fusermount3 (package fuse3) is needed to unmount without root: {error}")))?;
     if output.status.success() {
         return Ok(());
     }
@@ -75,7 +79,10 @@ mod tests {
     #[test]
     fn the_root_has_a_device_and_a_plain_directory_has_none() {
         let device = device_of(Path::new("/")).unwrap();
-        assert!(device.split_once(':').is_some_and(|(major, minor)| major.parse::<u32>().is_ok() && minor.parse::<u32>().is_ok()), "{device}");
+        assert!(
+            device.split_once(':').is_some_and(|(major, minor)| major.parse::<u32>().is_ok() && minor.parse::<u32>().is_ok()),
+            "{device}"
+        );
         assert_eq!(device_of(Path::new("/nowhere/at/all")), None);
     }
 }

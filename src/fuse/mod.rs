@@ -30,7 +30,14 @@ use filesystem::Bucket;
 ///
 /// # Errors
 /// What mount(2) or fusermount3 said.
-pub fn mount(names: Arc<Names>, files: Arc<Files>, runtime: Handle, mountpoint: &Path, name: &str, options: &Options) -> io::Result<Session> {
+pub fn mount(
+    names: Arc<Names>,
+    files: Arc<Files>,
+    runtime: Handle,
+    mountpoint: &Path,
+    name: &str,
+    options: &Options,
+) -> io::Result<Session> {
     Session::mount(bucket(names, files, runtime), mountpoint, name, options)
 }
 

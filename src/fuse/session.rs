@@ -104,7 +104,8 @@ fn config(name: &str, options: &Options) -> io::Result<Config> {
         (false, true) => SessionACL::RootAndOwner,
         (false, false) => SessionACL::Owner,
     };
-    let fixed = [MountOption::FSName(name.to_owned()), MountOption::Subtype("windlass".into()), MountOption::DefaultPermissions, MountOption::RO];
+    let fixed =
+        [MountOption::FSName(name.to_owned()), MountOption::Subtype("windlass".into()), MountOption::DefaultPermissions, MountOption::RO];
     config.mount_options.extend(fixed);
     if options.auto_unmount {
         config.mount_options.push(MountOption::AutoUnmount);

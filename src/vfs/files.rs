@@ -80,7 +80,8 @@ impl Files {
 
     /// Opens without waiting when the object's facts are cached.
     pub fn try_open(&self, ino: Inode) -> Option<Result<Opened>> {
-        Some(self.names.try_object(ino)?.map(|meta| self.opened(ino, &meta)))
+        let (meta, _) = self.names.file(ino)?;
+        Some(Ok(self.opened(ino, &meta)))
     }
 
     /// Opens the version that the name has now.
@@ -88,7 +89,7 @@ impl Files {
     /// # Errors
     /// ENOENT when the object is gone, EISDIR for a directory, else what the store said.
     pub async fn open(&self, ino: Inode) -> Result<Opened> {
-        let meta = self.names.object(ino).await?;
+        let meta = self.names.fresh_object(ino).await?;
         Ok(self.opened(ino, &meta))
     }
 

@@ -4,6 +4,7 @@
 mod attr;
 mod directory;
 mod error;
+mod files;
 mod flight;
 mod hidden;
 mod inodes;
@@ -17,6 +18,7 @@ mod walk;
 pub use attr::{Attr, Entry};
 pub use directory::{DirHandle, DirItem, DirPage};
 pub use error::{Error, Result};
+pub use files::{Files, HandleId, OpenFile, Opened, Read};
 pub use inodes::{Inode, Kind};
 pub use lookup::Names;
 pub use options::Options;
