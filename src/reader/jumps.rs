@@ -43,6 +43,9 @@ struct Reader {
     stream: Option<StreamId>,
     left: Option<Left>,
     comes_back: bool,
+    /// Start of its latest read, and when that was.
+    at: u64,
+    last_read: Instant,
     last_use: u64,
 }
 
@@ -54,20 +57,20 @@ struct Left {
 }
 
 impl Jumps {
-    /// A read and what it was taken for. Returns the stream that its last reader has now left for good.
-    pub fn on_read(&mut self, id: ReaderId, pattern: Pattern, now: Instant) -> Option<StreamId> {
-        self.moved(id, pattern, now).filter(|stream| !self.is_read(*stream))
+    /// A read at `at` and what it was taken for. Returns the stream that its last reader has now left for good.
+    pub fn on_read(&mut self, id: ReaderId, at: u64, pattern: Pattern, now: Instant) -> Option<StreamId> {
+        self.moved(id, at, pattern, now).filter(|stream| !self.is_read(*stream))
     }
 
     fn is_read(&self, stream: StreamId) -> bool {
         self.readers.iter().any(|reader| reader.stream == Some(stream))
     }
 
-    fn moved(&mut self, id: ReaderId, pattern: Pattern, now: Instant) -> Option<StreamId> {
+    fn moved(&mut self, id: ReaderId, at: u64, pattern: Pattern, now: Instant) -> Option<StreamId> {
         self.uses += 1;
         let uses = self.uses;
-        let reader = self.reader(id);
-        reader.last_use = uses;
+        let reader = self.reader(id, now);
+        (reader.at, reader.last_read, reader.last_use) = (at, now, uses);
         match pattern {
             Pattern::Isolated => {
                 if let Some(stream) = reader.stream.take() {
@@ -111,6 +114,12 @@ impl Jumps {
         gone
     }
 
+    /// Where readers were within `recent` of `now`: the one behind another in the same stream still needs what lies
+    /// between them.
+    pub fn places(&self, now: Instant, recent: Duration) -> impl Iterator<Item = u64> {
+        self.readers.iter().filter(move |reader| now.duration_since(reader.last_read) < recent).map(|reader| reader.at)
+    }
+
     /// Whether a reader is away from a stream, so that [`on_time`](Self::on_time) may soon say more.
     pub fn somebody_is_away(&self) -> bool {
         self.readers.iter().any(|reader| reader.left.is_some())
@@ -124,7 +133,7 @@ impl Jumps {
         streams.flatten().filter(|stream| !self.is_read(*stream)).collect()
     }
 
-    fn reader(&mut self, id: ReaderId) -> &mut Reader {
+    fn reader(&mut self, id: ReaderId, now: Instant) -> &mut Reader {
         if let Some(index) = self.readers.iter().position(|reader| reader.id == id) {
             return &mut self.readers[index];
         }
@@ -133,7 +142,7 @@ impl Jumps {
             let index = oldest.map(|(index, _)| index).expect("the table is full, hence not empty");
             self.readers.swap_remove(index);
         }
-        self.readers.push(Reader { id, stream: None, left: None, comes_back: false, last_use: 0 });
+        self.readers.push(Reader { id, stream: None, left: None, comes_back: false, at: 0, last_read: now, last_use: 0 });
         self.readers.last_mut().expect("it was just pushed")
     }
 }
@@ -152,16 +161,16 @@ mod tests {
     #[test]
     fn settling_elsewhere_leaves_the_old_stream() {
         let (mut jumps, now) = (Jumps::default(), Instant::now());
-        assert_eq!(jumps.on_read(ME, sequential(1), now), None);
-        assert_eq!(jumps.on_read(ME, Pattern::Isolated, now), None);
-        assert_eq!(jumps.on_read(ME, sequential(2), now), Some(1));
+        assert_eq!(jumps.on_read(ME, 0, sequential(1), now), None);
+        assert_eq!(jumps.on_read(ME, 0, Pattern::Isolated, now), None);
+        assert_eq!(jumps.on_read(ME, 0, sequential(2), now), Some(1));
     }
 
     #[test]
     fn staying_away_leaves_the_old_stream() {
         let (mut jumps, now) = (Jumps::default(), Instant::now());
-        jumps.on_read(ME, sequential(1), now);
-        jumps.on_read(ME, Pattern::Isolated, now);
+        jumps.on_read(ME, 0, sequential(1), now);
+        jumps.on_read(ME, 0, Pattern::Isolated, now);
         assert!(jumps.somebody_is_away());
         assert_eq!(jumps.on_time(now + AWAY / 2), []);
         assert_eq!(jumps.on_time(now + AWAY), [1]);
@@ -171,21 +180,21 @@ mod tests {
     #[test]
     fn many_isolated_reads_leave_the_old_stream() {
         let (mut jumps, now) = (Jumps::default(), Instant::now());
-        jumps.on_read(ME, sequential(1), now);
-        let left: Vec<_> = (0..20).filter_map(|_| jumps.on_read(ME, Pattern::Isolated, now)).collect();
+        jumps.on_read(ME, 0, sequential(1), now);
+        let left: Vec<_> = (0..20).filter_map(|_| jumps.on_read(ME, 0, Pattern::Isolated, now)).collect();
         assert_eq!(left, [1]);
     }
 
     #[test]
     fn one_thread_over_four_places_leaves_none() {
         let (mut jumps, now) = (Jumps::default(), Instant::now());
-        assert_eq!(jumps.on_read(ME, sequential(1), now), None);
+        assert_eq!(jumps.on_read(ME, 0, sequential(1), now), None);
         for _ in 0..3 {
-            assert_eq!(jumps.on_read(ME, Pattern::Isolated, now), None);
+            assert_eq!(jumps.on_read(ME, 0, Pattern::Isolated, now), None);
         }
         for _ in 0..100 {
             for stream in 1..=4 {
-                assert_eq!(jumps.on_read(ME, sequential(stream), now), None);
+                assert_eq!(jumps.on_read(ME, 0, sequential(stream), now), None);
             }
         }
         assert_eq!(jumps.on_time(now + AWAY), []);
@@ -194,17 +203,17 @@ mod tests {
     #[test]
     fn a_stream_that_another_reader_uses_is_not_left() {
         let (mut jumps, now) = (Jumps::default(), Instant::now());
-        jumps.on_read(ME, sequential(1), now);
-        jumps.on_read(OTHER, sequential(1), now);
-        jumps.on_read(ME, Pattern::Isolated, now);
+        jumps.on_read(ME, 0, sequential(1), now);
+        jumps.on_read(OTHER, 0, sequential(1), now);
+        jumps.on_read(ME, 0, Pattern::Isolated, now);
         assert_eq!(jumps.on_time(now + AWAY), []);
     }
 
     #[test]
     fn closing_a_handle_leaves_its_streams() {
         let (mut jumps, now) = (Jumps::default(), Instant::now());
-        jumps.on_read(ME, sequential(1), now);
-        jumps.on_read(ReaderId { handle: 2, thread: 100 }, sequential(2), now);
+        jumps.on_read(ME, 0, sequential(1), now);
+        jumps.on_read(ReaderId { handle: 2, thread: 100 }, 0, sequential(2), now);
         assert_eq!(jumps.on_close(1), [1]);
     }
 }

@@ -24,6 +24,9 @@ use super::{Options, ReadError};
 /// Rest of a body that is worth reading to keep the connection.
 const DRAIN_BYTES: usize = 64 << 10;
 
+/// A reader that read within this time still needs what lies around its place.
+const RECENT: Duration = Duration::from_secs(2);
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Object {
@@ -130,9 +133,9 @@ impl Object {
         let backward = chunk * u64::from(options.backward_chunks);
         let mut state = self.state.lock();
         let capacity = TABLE_SIZE.max(2 * state.handles);
-        let observed = state.streams.on_read(read, backward.max(chunk), capacity);
+        let observed = state.streams.on_read(read, backward, capacity);
         let mut ended: Vec<StreamId> = observed.ended.into_iter().collect();
-        ended.extend(state.jumps.on_read(who, observed.pattern, now));
+        ended.extend(state.jumps.on_read(who, read.start, observed.pattern, now));
         if state.jumps.somebody_is_away() {
             ended.extend(state.jumps.on_time(now));
         }
@@ -147,7 +150,8 @@ impl Object {
                     cancelled += state.sweep(options);
                 }
                 let at = state.running(stream).at;
-                (plan::window(read, at, reach, self.size), reach.unit, Some(stream))
+                let border = state.streams.border(stream).unwrap_or(self.size);
+                (plan::window(read, at, reach, border.max(read.end)), reach.unit, Some(stream))
             }
         };
         let short_bytes = state.fetch_missing(&want, read, unit, stream.is_some(), fetches);
@@ -307,14 +311,14 @@ impl State {
     fn sweep(&mut self, options: &Options) -> usize {
         let chunk = options.chunk_size.as_u64();
         let backward = u64::from(options.backward_chunks);
-        let kept: Vec<Range<u64>> = self
-            .windows
-            .iter()
-            .map(|running| {
-                let current = running.at / chunk;
-                current.saturating_sub(backward) * chunk..(current + 1 + u64::from(running.window.depth())) * chunk
-            })
-            .collect();
+        let deepest = self.windows.iter().map(|running| running.window.depth()).max().unwrap_or(0);
+        let streams = self.windows.iter().map(|running| (running.at, running.window.depth()));
+        let readers = self.jumps.places(Instant::now(), RECENT).map(|at| (at, deepest));
+        let window = |(at, depth): (u64, u32)| {
+            let current = at / chunk;
+            current.saturating_sub(backward) * chunk..(current + 1 + u64::from(depth)) * chunk
+        };
+        let kept: Vec<Range<u64>> = streams.chain(readers).map(window).collect();
         let wanted = |range: &Range<u64>| kept.iter().any(|keep| keep.start < range.end && range.start < keep.end);
         let outside = self.extents.values().map(|held| &held.extent).filter(|extent| extent.windowed && !wanted(&extent.range));
         let starts = outside.map(|extent| extent.range.start).collect();

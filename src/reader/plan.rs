@@ -31,12 +31,13 @@ pub(super) fn reach(depth: u32, chunk_bytes: u64, share: u64) -> Reach {
     Reach { unit: unit.min(chunk_bytes), ahead: u64::from(depth).min(1) }
 }
 
-/// What a sequential stream wants after a read of `read`: from the read to the end of its window.
-pub(super) fn window(read: &Range<u64>, at: u64, reach: Reach, size: u64) -> Range<u64> {
+/// What a sequential stream wants after a read of `read`: from the read to the end of its window, which lies before
+/// `border`.
+pub(super) fn window(read: &Range<u64>, at: u64, reach: Reach, border: u64) -> Range<u64> {
     let unit = reach.unit;
     let start = read.start / PIECE_BYTES * PIECE_BYTES;
     let current = at.max(read.end - 1) / unit;
-    start..((current + 1 + reach.ahead) * unit).min(size)
+    start..((current + 1 + reach.ahead) * unit).min(border)
 }
 
 /// What an isolated read fetches: the pieces that it touches.

@@ -7,11 +7,8 @@
 
 use std::ops::Range;
 
-/// Reads may arrive this far ahead of a stream's tail and still belong to it: two requests of 1 MiB.
+/// Reads may arrive this far from a stream's tail and still belong to it: two requests of 1 MiB.
 const REORDER_BYTES: u64 = 2 << 20;
-
-/// A read this close behind the end of an isolated one makes a stream of the two.
-const ADJACENT_BYTES: u64 = 64 << 10;
 
 /// Reads ahead of the tail before the hole is taken for what it is: a jump, or a stride.
 const AHEAD_READS: usize = 8;
@@ -26,10 +23,10 @@ pub(super) type StreamId = u64;
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     pub id: StreamId,
+    /// Start of its first read.
+    origin: u64,
     /// End of the bytes that were asked for without a hole.
-    pub tail: u64,
-    /// Start of the latest read that moved the tail.
-    pub at: u64,
+    tail: u64,
     sequential: bool,
     ahead: Vec<Range<u64>>,
     last_use: u64,
@@ -60,7 +57,8 @@ pub(super) struct StreamTable {
 }
 
 impl StreamTable {
-    /// Files a read of the bytes `range` (not empty). `capacity` bounds the table.
+    /// Files a read of the bytes `range` (not empty). A read that lags further behind a tail than the
+    /// `backward_bytes` that are kept there is another reader's. `capacity` bounds the table.
     pub fn on_read(&mut self, range: &Range<u64>, backward_bytes: u64, capacity: usize) -> Observed {
         self.uses += 1;
         if let Some(index) = self.nearest(range, backward_bytes) {
@@ -69,13 +67,23 @@ impl StreamTable {
         let ended = (self.streams.len() >= capacity.max(1)).then(|| self.evict()).flatten();
         let id = self.uses;
         let sequential = range.start == 0;
-        self.streams.push(Stream { id, tail: range.end, at: range.start, sequential, ahead: Vec::new(), last_use: self.uses });
+        self.streams.push(Stream { id, origin: range.start, tail: range.end, sequential, ahead: Vec::new(), last_use: self.uses });
         let pattern = if sequential { Pattern::Sequential { stream: id, moved: range.end } } else { Pattern::Isolated };
         Observed { pattern, ended }
     }
 
-    /// The sequential streams.
-    pub fn sequential(&self) -> impl Iterator<Item = &Stream> {
+    /// Where the stream `id` will come to bytes that another one has read: what lies there was fetched once and may
+    /// be gone, so it is not fetched ahead. A stream that reads such bytes already (a second pass) has no such border.
+    pub fn border(&self, id: StreamId) -> Option<u64> {
+        let stream = self.streams.iter().find(|stream| stream.id == id)?;
+        let others = || self.sequential().filter(|other| other.id != id);
+        if others().any(|other| other.origin < stream.tail && stream.tail <= other.tail) {
+            return None;
+        }
+        others().map(|other| other.origin).filter(|&origin| origin >= stream.tail).min()
+    }
+
+    fn sequential(&self) -> impl Iterator<Item = &Stream> {
         self.streams.iter().filter(|stream| stream.sequential)
     }
 
@@ -92,10 +100,10 @@ impl StreamTable {
     fn nearest(&self, range: &Range<u64>, backward_bytes: u64) -> Option<usize> {
         let reaches = |stream: &Stream| {
             if stream.sequential {
-                let first = stream.tail.saturating_sub(backward_bytes);
+                let first = stream.tail.saturating_sub(REORDER_BYTES.min(backward_bytes));
                 first <= range.start && range.start <= stream.tail + REORDER_BYTES
             } else {
-                stream.tail <= range.start && range.start <= stream.tail + ADJACENT_BYTES
+                stream.tail == range.start
             }
         };
         let distance = |stream: &Stream| stream.tail.abs_diff(range.start);
@@ -111,7 +119,7 @@ impl StreamTable {
             // The second of two adjacent reads: a reader that started in the middle.
             stream.sequential = true;
             let moved = range.end - stream.tail;
-            (stream.at, stream.tail) = (range.start, range.end);
+            stream.tail = range.end;
             return Observed { pattern: Pattern::Sequential { stream: id, moved }, ended: None };
         }
         if range.start > stream.tail {
@@ -127,7 +135,7 @@ impl StreamTable {
         }
         let before = stream.tail;
         if range.end > stream.tail {
-            (stream.at, stream.tail) = (range.start, range.end);
+            stream.tail = range.end;
             absorb(&mut stream.ahead, &mut stream.tail);
         }
         Observed { pattern: Pattern::Sequential { stream: id, moved: stream.tail - before }, ended: None }
@@ -206,6 +214,35 @@ mod tests {
         assert_eq!(read(&mut table, 2 * MIB, MIB), Pattern::Sequential { stream: id, moved: 0 });
         assert_eq!(read(&mut table, MIB, MIB), Pattern::Sequential { stream: id, moved: 2 * MIB });
         assert_eq!(read(&mut table, MIB, MIB), Pattern::Sequential { stream: id, moved: 0 });
+    }
+
+    #[test]
+    fn a_reader_that_lags_behind_is_another_one() {
+        let mut table = StreamTable::default();
+        for step in 0..8 {
+            read(&mut table, step * MIB, MIB);
+        }
+        assert!(matches!(read(&mut table, 6 * MIB, MIB), Pattern::Sequential { moved: 0, .. }));
+        assert_eq!(read(&mut table, 3 * MIB, MIB), Pattern::Isolated);
+        assert!(matches!(read(&mut table, 4 * MIB, MIB), Pattern::Sequential { moved: MIB, .. }));
+        assert_eq!(table.sequential().count(), 2);
+    }
+
+    #[test]
+    fn a_stream_does_not_run_into_what_another_has_read_unless_it_goes_there() {
+        let mut table = StreamTable::default();
+        let first = stream_of(read(&mut table, 0, MIB));
+        read(&mut table, 2 * MIB, MIB);
+        let second = {
+            read(&mut table, 100 * MIB, MIB);
+            stream_of(read(&mut table, 101 * MIB, MIB))
+        };
+        assert_eq!(table.border(first), Some(100 * MIB));
+        assert_eq!(table.border(second), None);
+        for step in 1..101 {
+            read(&mut table, step * MIB, MIB);
+        }
+        assert_eq!(table.border(first), None);
     }
 
     #[test]
