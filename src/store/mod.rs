@@ -15,7 +15,7 @@ use async_trait::async_trait;
 
 pub use error::{Error, ErrorKind, Op, Result};
 pub use key::{ETag, Key};
-pub use options::{CredentialOptions, Dialect, Options, Signature};
+pub use options::{CredentialOptions, Dialect, Options, Signature, StaticKeys};
 
 /// What a store tells about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
