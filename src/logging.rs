@@ -1,6 +1,17 @@
-//! Where log lines go and what they look like.
+//! Where log lines go and what they look like. Says nothing itself. Invariant: targets that print whole requests, and
+//! with them signatures and tokens, stay at `warn` whatever the level.
 
+use std::fs::OpenOptions;
+use std::io::IsTerminal;
 use std::path::PathBuf;
+use std::sync::Mutex;
+
+use tracing::level_filters::LevelFilter;
+use tracing::subscriber::set_global_default;
+use tracing_subscriber::filter::{EnvFilter, Targets};
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Layer, Registry, fmt};
 
 /// Shape of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,5 +34,123 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self { level: "info".into(), format: Format::Text, file: None }
+    }
+}
+
+/// Where lines go when no file is named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// To stderr: somebody is watching.
+    Foreground,
+    /// To syslog, if the machine has one.
+    Daemon,
+}
+
+/// Why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot write the log file {}: {error}", .path.display())]
+    File { path: PathBuf, error: std::io::Error },
+    #[error("log-level={0}: {1}")]
+    Level(String, String),
+}
+
+/// Crates that print requests with their headers at levels below `warn`.
+const TALKATIVE: [&str; 9] =
+    ["aws_sigv4", "aws_smithy_runtime", "aws_smithy_http", "aws_config", "aws_runtime", "aws_sdk_s3", "reqsign_core", "reqwest", "hyper"];
+
+/// Whether anybody would read what a daemon writes to syslog.
+pub fn has_syslog() -> bool {
+    std::path::Path::new("/dev/log").exists()
+}
+
+/// Whether a text is a level or a filter.
+///
+/// # Errors
+/// What would be.
+pub fn check_level(level: &str) -> Result<(), String> {
+    let reason = || "must be error, warn, info, debug, trace or off, or a filter such as windlass::reader=debug,warn".to_owned();
+    if level.chars().any(char::is_whitespace) || !(level.contains(['=', ',', ':']) || level.parse::<LevelFilter>().is_ok()) {
+        return Err(reason());
+    }
+    filter(level).map(drop).map_err(|_| reason())
+}
+
+/// A level alone is meant for us: the crates below us stay at `warn`.
+fn filter(level: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseError> {
+    match level.parse::<LevelFilter>() {
+        Ok(plain) => EnvFilter::builder().parse(format!("{},windlass={plain}", plain.min(LevelFilter::WARN))),
+        Err(_) => EnvFilter::builder().parse(level),
+    }
+}
+
+/// Starts the log of the process.
+///
+/// # Errors
+/// When the log file cannot be opened or the level is none.
+pub fn init(options: &Options, attachment: Attachment) -> Result<(), Error> {
+    let filter = filter(&options.level).map_err(|e| Error::Level(options.level.clone(), e.to_string()))?;
+    match (&options.file, attachment) {
+        (Some(path), _) => {
+            let opened = OpenOptions::new().create(true).append(true).open(path);
+            let file = opened.map_err(|error| Error::File { path: path.clone(), error })?;
+            install(filter, options.format, Mutex::new(file), Look { color: false, time: true });
+        }
+        (None, Attachment::Foreground) => {
+            let look = Look { color: std::io::stderr().is_terminal(), time: true };
+            install(filter, options.format, std::io::stderr, look);
+        }
+        (None, Attachment::Daemon) => {
+            let syslog = syslog_tracing::Syslog::new(c"windlass", syslog_tracing::Options::LOG_PID, syslog_tracing::Facility::Daemon);
+            // It can be taken once in a process; a second start of the log in the same process keeps the first.
+            if let Some(syslog) = syslog {
+                install(filter, options.format, syslog, Look { color: false, time: false });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy)]
+struct Look {
+    color: bool,
+    /// syslog writes the time itself.
+    time: bool,
+}
+
+fn install<W>(filter: EnvFilter, format: Format, writer: W, look: Look)
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let lines = fmt::layer().with_writer(writer).with_ansi(look.color);
+    let lines: Box<dyn Layer<Registry> + Send + Sync> = match (format, look.time) {
+        (Format::Text, true) => lines.boxed(),
+        (Format::Text, false) => lines.without_time().boxed(),
+        (Format::Json, true) => lines.json().flatten_event(true).boxed(),
+        (Format::Json, false) => lines.json().flatten_event(true).without_time().boxed(),
+    };
+    let discreet = TALKATIVE.iter().map(|target| (*target, LevelFilter::WARN)).collect::<Targets>().with_default(LevelFilter::TRACE);
+    // An error means that a log is there already (tests in one process); that one goes on.
+    let _ = set_global_default(Registry::default().with(lines.with_filter(discreet)).with(filter));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_and_filters_are_told_from_nonsense() {
+        for good in ["error", "info", "TRACE", "off", "windlass::reader=debug,warn", "warn,windlass=info"] {
+            assert_eq!(check_level(good), Ok(()), "{good}");
+        }
+        for bad in ["loud", "", "info debug", "windlass=loud"] {
+            assert!(check_level(bad).unwrap_err().contains("windlass::reader=debug"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_level_alone_keeps_other_crates_at_warn() {
+        assert_eq!(filter("debug").unwrap().to_string(), "windlass=debug,warn");
+        assert_eq!(filter("error").unwrap().to_string(), "windlass=error,error");
     }
 }

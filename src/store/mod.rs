@@ -24,7 +24,7 @@ use async_trait::async_trait;
 pub use error::{Error, ErrorKind, Op, Result};
 pub use key::{ETag, Key};
 pub use open::{Location, open, probe};
-pub use options::{CredentialOptions, Dialect, Options, Signature};
+pub use options::{CredentialOptions, Dialect, Options, Signature, StaticKeys};
 pub use retry::{Policy, Retrying};
 
 /// What a store tells about an object.

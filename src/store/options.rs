@@ -25,10 +25,28 @@ pub enum Signature {
     None,
 }
 
+/// Keys that were given as they are.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StaticKeys {
+    pub id: String,
+    pub secret: String,
+    /// Goes with temporary keys.
+    pub token: Option<String>,
+}
+
+/// Not derived: keys must not reach a log through `{:?}`.
+impl std::fmt::Debug for StaticKeys {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StaticKeys").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
 /// Where credentials may come from; without any of these the dialect's own chain is asked (environment, profile,
 /// web identity, container, instance role).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CredentialOptions {
+    /// Keys from the configuration file or the environment; they go before everything else.
+    pub keys: Option<StaticKeys>,
     /// Named profile of the dialect's shared configuration files.
     pub profile: Option<String>,
     /// A file of `bucket:key:secret` or `key:secret` lines, as ossfs and s3fs use.

@@ -1,0 +1,52 @@
+//! The options of the table as flags of clap. Names no option. Invariant: a flag is the option of the same name, its
+//! text is parsed where all texts are.
+
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
+
+use crate::config::{OPTIONS, Spec};
+
+/// Flags that were given, with their text.
+#[derive(Clone, Debug, Default)]
+pub struct TableFlags(pub Vec<(String, Option<String>)>);
+
+impl clap::Args for TableFlags {
+    fn augment_args(command: Command) -> Command {
+        OPTIONS.iter().filter(|spec| spec.has_flag).fold(command, |command, spec| command.arg(flag(spec)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for TableFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = Self::default();
+        flags.update_from_arg_matches(matches)?;
+        Ok(flags)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for spec in OPTIONS.iter().filter(|spec| spec.has_flag) {
+            if let Some(text) = matches.get_one::<String>(spec.name) {
+                self.0.push((spec.name.to_owned(), Some(text.clone())));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn flag(spec: &'static Spec) -> Arg {
+    let default = spec.default.filter(|_| spec.is_ready()).map_or_else(String::new, |text| format!(" [default: {text}]"));
+    let arg = Arg::new(spec.name)
+        .long(spec.name)
+        .value_name(spec.kind.placeholder())
+        .help(format!("{}{default}", spec.help))
+        .help_heading(spec.group)
+        .hide(!spec.is_ready())
+        .action(ArgAction::Set)
+        .allow_negative_numbers(true);
+    let arg = if let Some(letter) = spec.short { arg.short(letter) } else { arg };
+    // Without `=` a flag would swallow the SOURCE that follows it.
+    if spec.kind.is_flag() { arg.num_args(0..=1).require_equals(true).default_missing_value("true") } else { arg }
+}

@@ -1,0 +1,119 @@
+//! Words for people: reads the command line, speaks on stdout and stderr, and ends with an exit code. The only place
+//! that names clap and prints. Invariant: every failure is one line `windlass: what failed: why, what to try`.
+
+mod completions;
+mod daemon;
+mod flags;
+mod foreign;
+mod man;
+mod mount;
+mod mountinfo;
+mod mountpoint;
+mod ready;
+mod umount;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::config::{self, Program};
+
+/// How a program of this house ends when it does not succeed.
+#[derive(Debug)]
+pub struct Failure {
+    /// 1 internal, 2 usage, 3 credentials, 4 bucket or endpoint.
+    pub code: u8,
+    /// One line; empty when it has been said already.
+    pub message: String,
+}
+
+impl Failure {
+    /// A mistake in how the program was called.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { code: 2, message: message.into() }
+    }
+
+    /// Everything that is nobody's mistake.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self { code: 1, message: message.into() }
+    }
+}
+
+impl From<config::Error> for Failure {
+    fn from(error: config::Error) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+/// Mounts an object-storage bucket (S3 and everything that speaks it, Alibaba OSS) at a directory and reads it as fast
+/// as the network allows.
+#[derive(Debug, Parser)]
+#[command(name = "windlass", version = version(), args_override_self = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Mount(Box<mount::Args>),
+    #[command(visible_alias = "unmount")]
+    Umount(umount::Args),
+    Completions(completions::Args),
+    Man(man::Args),
+}
+
+/// Reads the command line, by the name the program was started under, and does what it says.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    match dispatch(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                eprintln!("windlass: {}", failure.message);
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn dispatch(args: &[OsString]) -> Result<(), Failure> {
+    let name = args.first().and_then(|arg| Path::new(arg).file_name()).and_then(|name| name.to_str()).unwrap_or("windlass");
+    let rest = args.get(1..).unwrap_or_default();
+    if let Some(program) = Program::of(name) {
+        return foreign::run(program, rest);
+    }
+    if matches!(name, "mount.windlass" | "mount.fuse.windlass") {
+        return foreign::run_for_mount(rest);
+    }
+    if let Some((program, rest)) = foreign::compat(rest)? {
+        return foreign::run(program, &rest);
+    }
+    match Cli::try_parse_from(args) {
+        Ok(cli) => match cli.command {
+            Command::Mount(args) => mount::run(&args.into_request()),
+            Command::Umount(args) => umount::run(&args),
+            Command::Completions(args) => completions::run(&args, &mut Cli::command()),
+            Command::Man(args) => man::run(&args, Cli::command()),
+        },
+        // clap prints help and version to stdout with code 0 and mistakes to stderr with code 2, as we do.
+        Err(error) => error.exit(),
+    }
+}
+
+/// `0.1.0`, or `0.1.0 (hash)` when the build was told its commit in WINDLASS_COMMIT.
+fn version() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    option_env!("WINDLASS_COMMIT").map_or_else(|| version.to_owned(), |commit| format!("{version} ({commit})"))
+}
+
+/// Writes to stdout. A reader that has seen enough (`| head`) is no failure.
+fn print(text: &[u8]) -> Result<(), Failure> {
+    use std::io::Write;
+    match std::io::stdout().write_all(text) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::internal(format!("cannot write to stdout: {e}"))),
+        _ => Ok(()),
+    }
+}

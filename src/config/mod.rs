@@ -1,0 +1,50 @@
+//! Settings of a mount, gathered from built-in defaults < configuration file < environment < flags < `-o`, each value
+//! with its origin. This is the only place that reads options; the layers below get plain structs. Invariant: what is
+//! accepted here lands in [`Settings`]; what cannot be done is refused, never dropped in silence.
+
+mod file;
+mod foreign;
+mod gather;
+mod settings;
+mod source;
+mod table;
+mod value;
+
+use std::path::PathBuf;
+
+pub use foreign::Program;
+pub use gather::{Input, Origin, Values};
+pub use settings::{MountTarget, Settings};
+pub use source::Source;
+pub use table::{OPTIONS, Spec, find};
+pub use value::{Kind, NEVER, Value};
+
+/// Why the settings cannot be used. All of these are mistakes in how the program was called: exit code 2.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("unknown option {word} ({origin}){}", .nearest.as_ref().map_or(String::new(), |near| format!(": did you mean {near}?")))]
+    Unknown { word: String, origin: Origin, nearest: Option<String> },
+    #[error("{word}={text} ({origin}): {reason}")]
+    Value { word: String, text: String, reason: String, origin: Origin },
+    #[error("{word}={value} is not available in this version: {why}")]
+    Unavailable { word: String, value: String, why: &'static str },
+    #[error(
+        "{word} on a command line can be read by every user of this machine: put it into a file that only you can read \
+         (--passwd-file, --config with mode 600) or into the environment"
+    )]
+    SecretOnCommandLine { word: String },
+    #[error("{}: {reason}", .path.display())]
+    File { path: PathBuf, reason: String },
+    #[error("source \"{text}\": {reason}")]
+    Source { text: String, reason: String },
+    #[error("mount point {}: {reason}", .path.display())]
+    Mountpoint { path: PathBuf, reason: String },
+    #[error("a mount cannot be changed while it is there: unmount it and mount it again with the new options")]
+    Remount,
+    #[error("{0} is missing: windlass mount SOURCE MOUNTPOINT, for example windlass mount s3://bucket /mnt/data")]
+    Missing(&'static str),
+    #[error("unexpected argument \"{0}\": SOURCE and MOUNTPOINT are all")]
+    Surplus(String),
+    #[error("{0}")]
+    Conflict(String),
+}

@@ -1,0 +1,299 @@
+//! From values under their names to the options of each layer. Adds no option of its own. Invariant: without any
+//! input the layers get their own defaults.
+
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use super::gather::{Input, Origin, Values};
+use super::source::{self, Source};
+use super::table::{self, OPTIONS};
+use super::value::Value;
+use super::{Error, Program};
+use crate::store::{CredentialOptions, Dialect, Signature, StaticKeys};
+use crate::{budget, fuse, logging, reader, store, vfs};
+
+/// Where the files appear.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountTarget {
+    /// A directory that is mounted over.
+    Directory(PathBuf),
+    /// A descriptor of /dev/fuse that a privileged parent has mounted already.
+    Fd(RawFd),
+}
+
+impl std::fmt::Display for MountTarget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Directory(path) => write!(f, "{}", path.display()),
+            Self::Fd(fd) => write!(f, "/dev/fd/{fd}"),
+        }
+    }
+}
+
+/// Everything a mount needs to know.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub source: Source,
+    pub mountpoint: MountTarget,
+    pub store: store::Options,
+    pub reader: reader::Options,
+    pub budget: budget::Options,
+    pub vfs: vfs::Options,
+    pub fuse: fuse::Options,
+    pub logging: logging::Options,
+    /// Stay attached to the terminal.
+    pub foreground: bool,
+    /// A file that exists while the mount answers.
+    pub ready_file: Option<PathBuf>,
+    /// What went on although it may surprise, one line each: logged once, when the log is there.
+    pub notes: Vec<String>,
+}
+
+impl Settings {
+    /// Settings from everything a person gave.
+    ///
+    /// # Errors
+    /// The first thing in it that cannot be used.
+    pub fn gather(input: &Input) -> Result<Self, Error> {
+        Self::from_values(&mut Values::gather(input)?, &input.environment)
+    }
+
+    /// Settings from gathered values. `environment` is asked for the stores' own variables, which rank below
+    /// everything that was said to windlass itself; what it adds is added to the values, with its origin.
+    ///
+    /// # Errors
+    /// When values do not go together, or source or mount point are missing.
+    pub fn from_values(values: &mut Values, environment: &[(String, String)]) -> Result<Self, Error> {
+        let source = values.source(environment)?;
+        values.ask_environment_of(source.dialect, environment);
+        values.default_signature();
+        let origin = values.get("source").map_or(Origin::Default, |(_, origin)| origin.clone());
+        values.put("source", Value::Text(source.to_string()), origin);
+        let mountpoint = target(values.path("mountpoint").ok_or(Error::Missing("MOUNTPOINT"))?)?;
+        let settings = Self {
+            store: values.store(&source)?,
+            reader: values.reader(),
+            budget: budget::Options { memory_limit: values.size("memory-limit") },
+            vfs: values.vfs(&source),
+            fuse: values.fuse(),
+            logging: values.logging()?,
+            foreground: values.flag("foreground"),
+            ready_file: values.path("ready-file"),
+            notes: values.all_notes(),
+            source,
+            mountpoint,
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let conflict = |text: String| Err(Error::Conflict(text));
+        if self.fuse.allow_other && self.fuse.allow_root {
+            return conflict("allow-other and allow-root exclude each other: allow-other includes root".into());
+        }
+        // The least a reader can work with: the chunk in demand and the one that follows.
+        if let Some(limit) = self.budget.memory_limit.filter(|limit| limit.as_u64() < 2 * self.reader.chunk_size.as_u64()) {
+            let chunk = self.reader.chunk_size;
+            return conflict(format!("memory-limit={limit} does not hold two chunks of {chunk}: raise it or lower chunk-size"));
+        }
+        if self.store.dialect == Dialect::S3 && self.store.signature == Signature::V1 {
+            return conflict("signature=v1 exists for oss:// only; S3 knows v4 and none".into());
+        }
+        if self.store.dialect == Dialect::Oss && self.store.endpoint.is_none() && self.store.region.is_none() {
+            return conflict(format!("{}: add --endpoint, for example https://oss-cn-hangzhou.aliyuncs.com, or --region", self.source));
+        }
+        Ok(())
+    }
+}
+
+impl Values {
+    /// Every option as a line of a TOML file, with the origin as a comment. What is not set, or not available, is a
+    /// comment altogether, so that the text can be used as a file.
+    pub fn to_toml(&self) -> String {
+        let mut text = String::new();
+        let mut group = "";
+        for spec in OPTIONS.iter().filter(|spec| spec.is_ready() || self.get(spec.name).is_some()) {
+            if spec.group != group {
+                group = spec.group;
+                text += &format!("\n# {group}\n");
+            }
+            text += &match self.get(spec.name) {
+                // A mask is not the value: as a line it would be taken for the secret.
+                Some((value @ Value::Secret(_), origin)) => format!("# {} = {}  # {origin}\n", spec.name, value.to_toml()),
+                Some((value, origin)) => format!("{} = {}  # {origin}\n", spec.name, value.to_toml()),
+                None => format!("# {} =  # not set\n", spec.name),
+            };
+        }
+        text.trim_start().to_owned()
+    }
+
+    fn source(&self, environment: &[(String, String)]) -> Result<Source, Error> {
+        let text = match (self.text("source"), self.text("bucket")) {
+            (Some(source), _) => source,
+            (None, Some(bucket)) => format!("{bucket}:/{}", self.text("prefix").unwrap_or_default().trim_start_matches('/')),
+            (None, None) => return Err(Error::Missing("SOURCE")),
+        };
+        let endpoint = self.text("endpoint").or_else(|| variable(environment, &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]).map(|v| v.1));
+        Source::parse(&text, endpoint.as_deref(), self.program)
+    }
+
+    fn ask_environment_of(&mut self, dialect: Dialect, environment: &[(String, String)]) {
+        let (endpoints, regions): (&[_], &[_]) = match dialect {
+            Dialect::S3 => (&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"], &["AWS_REGION", "AWS_DEFAULT_REGION"]),
+            Dialect::Oss => (&["OSS_ENDPOINT"], &["OSS_REGION"]),
+        };
+        // An endpoint that was given to us is not to be paired with the region of another one, but S3 needs some region.
+        for (option, names) in [("endpoint", endpoints), ("region", regions)] {
+            if self.get(option).is_none()
+                && let Some((name, text)) = variable(environment, names)
+            {
+                self.put(option, Value::Text(text), Origin::Environment(name));
+            }
+        }
+    }
+
+    /// ossfs2 signs with V4 when it knows the region, else with V1.
+    fn default_signature(&mut self) {
+        let untouched = self.get("signature").is_some_and(|(_, origin)| *origin == Origin::Default);
+        if self.program == Program::Ossfs2 && untouched && self.get("region").is_none() {
+            self.put("signature", Value::Text("v1".into()), Origin::DefaultOf(Program::Ossfs2));
+        }
+    }
+
+    fn store(&self, source: &Source) -> Result<store::Options, Error> {
+        let endpoint = self.text("endpoint").map(|text| source::endpoint(&text, &source.bucket).map_err(|reason| (text, reason)));
+        let endpoint = endpoint.transpose().map_err(|(text, reason)| {
+            let shown = text.rsplit_once('@').map_or(text.as_str(), |(_, host)| host).to_owned();
+            let origin = self.get("endpoint").map_or(Origin::Default, |(_, origin)| origin.clone());
+            Error::Value { word: "endpoint".into(), text: shown, reason, origin }
+        })?;
+        Ok(store::Options {
+            dialect: source.dialect,
+            bucket: source.bucket.clone(),
+            endpoint,
+            region: self.text("region"),
+            path_style: self.flag_or_auto("path-style"),
+            signature: match self.text("signature").as_deref() {
+                Some("v1") => Signature::V1,
+                Some("none") => Signature::None,
+                _ => Signature::V4,
+            },
+            credentials: self.credentials()?,
+            retries: self.count("retries").and_then(|n| n.try_into().ok()).unwrap_or_default(),
+            connect_timeout: self.time("connect-timeout"),
+            request_timeout: self.time("request-timeout"),
+            stall_timeout: self.time("stall-timeout"),
+        })
+    }
+
+    fn credentials(&self) -> Result<CredentialOptions, Error> {
+        let keys = match (self.text("access-key-id"), self.text("access-key-secret")) {
+            (Some(id), Some(secret)) => Some(StaticKeys { id, secret, token: self.text("session-token") }),
+            (None, None) => None,
+            _ => return Err(Error::Conflict("access-key-id and access-key-secret go together: one of them is missing".into())),
+        };
+        Ok(CredentialOptions {
+            keys,
+            profile: self.text("profile"),
+            passwd_file: self.path("passwd-file"),
+            process: self.text("credential-process"),
+            // ossfs takes the whole address of the metadata service, whose last part is the role.
+            ram_role: self.text("ram-role").map(|role| role.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned()),
+        })
+    }
+
+    fn reader(&self) -> reader::Options {
+        let defaults = reader::Options::default();
+        let small = |name| self.count(name).map(|n| u32::try_from(n).expect("the table bounds it"));
+        reader::Options {
+            chunk_size: self.size("chunk-size").unwrap_or(defaults.chunk_size),
+            prefetch_chunks: small("prefetch-chunks").map_or(reader::PrefetchChunks::Auto, reader::PrefetchChunks::Fixed),
+            backward_chunks: small("backward-chunks").unwrap_or(defaults.backward_chunks),
+            prefetch_concurrency: self.count("prefetch-concurrency").map(|n| usize::try_from(n).expect("the table bounds it")),
+        }
+    }
+
+    fn vfs(&self, source: &Source) -> vfs::Options {
+        let id = |name, own: u32| self.count(name).map_or(own, |n| u32::try_from(n).expect("the table bounds it"));
+        vfs::Options {
+            prefix: source.prefix.clone(),
+            stat_cache_size: self.count("stat-cache-size").unwrap_or_default(),
+            stat_cache_ttl: self.time("stat-cache-ttl"),
+            negative_ttl: self.time("negative-ttl"),
+            readdir_optimize: self.flag("readdir-optimize"),
+            uid: id("uid", rustix::process::getuid().as_raw()),
+            gid: id("gid", rustix::process::getgid().as_raw()),
+            file_mode: self.mode("file-mode"),
+            dir_mode: self.mode("dir-mode"),
+            umask: self.mode("umask"),
+        }
+    }
+
+    fn fuse(&self) -> fuse::Options {
+        fuse::Options {
+            allow_other: self.flag("allow-other"),
+            allow_root: self.flag("allow-root"),
+            auto_unmount: self.flag("auto-unmount"),
+            nonempty: self.flag("nonempty"),
+            mount_flags: self.mount_flags.clone(),
+        }
+    }
+
+    fn logging(&self) -> Result<logging::Options, Error> {
+        let level = self.text("log-level").unwrap_or_else(|| logging::Options::default().level);
+        logging::check_level(&level).map_err(|reason| {
+            let origin = self.get("log-level").map_or(Origin::Default, |(_, origin)| origin.clone());
+            Error::Value { word: "log-level".into(), text: level.clone(), reason, origin }
+        })?;
+        let json = self.text("log-format").as_deref() == Some("json");
+        Ok(logging::Options {
+            level,
+            format: if json { logging::Format::Json } else { logging::Format::Text },
+            file: self.path("log-file"),
+        })
+    }
+
+    fn all_notes(&self) -> Vec<String> {
+        let mut notes = self.notes.clone();
+        let asked = self.get("read-only").is_some_and(|(value, _)| *value == Value::Flag(false));
+        if asked || self.program != Program::Native && !self.says("read-only") {
+            notes.push("this version mounts read-only: writes are answered with EROFS".into());
+        }
+        notes
+    }
+
+    /// Whether somebody said so, rather than a default.
+    fn says(&self, name: &str) -> bool {
+        self.get(table::named(name).name).is_some_and(|(_, origin)| !matches!(origin, Origin::Default | Origin::DefaultOf(_)))
+    }
+}
+
+fn target(path: PathBuf) -> Result<MountTarget, Error> {
+    let Ok(number) = path.strip_prefix("/dev/fd") else { return Ok(MountTarget::Directory(path)) };
+    let fd = number.to_str().and_then(|n| n.parse::<RawFd>().ok()).filter(|fd| *fd > 2);
+    fd.map(MountTarget::Fd).ok_or(Error::Mountpoint { path, reason: "write /dev/fd/N with the number of a descriptor above 2".into() })
+}
+
+fn variable(environment: &[(String, String)], names: &[&str]) -> Option<(String, String)> {
+    names.iter().find_map(|name| environment.iter().find(|(n, text)| n == name && !text.is_empty()).cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_input_every_layer_gets_its_own_defaults() {
+        let input = Input { places: vec!["s3://data".into(), "/mnt".into()], ..Input::default() };
+        let settings = Settings::gather(&input).unwrap();
+        assert_eq!(settings.store, store::Options { bucket: "data".into(), ..store::Options::default() });
+        assert_eq!(settings.reader, reader::Options::default());
+        assert_eq!(settings.budget, budget::Options::default());
+        let (uid, gid) = (settings.vfs.uid, settings.vfs.gid);
+        assert_eq!(settings.vfs, vfs::Options { uid, gid, ..vfs::Options::default() });
+        assert_eq!(settings.fuse, fuse::Options::default());
+        assert_eq!(settings.logging, logging::Options::default());
+        assert_eq!(settings.notes, Vec::<String>::new());
+    }
+}

@@ -1,0 +1,171 @@
+//! What is mounted: a bucket, a prefix in it, and the protocol its store speaks. Asks no network; a name that could
+//! be a bucket is one. Invariant: the prefix is empty or ends in `/` and does not begin with one.
+
+use std::fmt;
+
+use super::Error;
+use super::foreign::Program;
+use crate::store::Dialect;
+
+/// A bucket, or a prefix of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    pub dialect: Dialect,
+    pub bucket: String,
+    /// Empty, or ending in `/`.
+    pub prefix: String,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.dialect {
+            Dialect::S3 => "s3",
+            Dialect::Oss => "oss",
+        };
+        write!(f, "{scheme}://{}", self.bucket)?;
+        if self.prefix.is_empty() { Ok(()) } else { write!(f, "/{}", self.prefix.trim_end_matches('/')) }
+    }
+}
+
+impl Source {
+    /// Reads SOURCE. Without a scheme the endpoint, then the program's name, tell the dialect.
+    ///
+    /// # Errors
+    /// When the text names no bucket, or nothing says which protocol its store speaks.
+    pub fn parse(text: &str, endpoint: Option<&str>, program: Program) -> Result<Self, Error> {
+        let (dialect, bucket, prefix) = if let Some((scheme, rest)) = text.split_once("://") {
+            let dialect = match scheme {
+                "s3" => Dialect::S3,
+                "oss" => Dialect::Oss,
+                _ => return Err(bad(text, format!("the scheme {scheme}:// is unknown: write s3://bucket or oss://bucket"))),
+            };
+            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            (dialect, bucket, prefix)
+        } else {
+            let (bucket, prefix) = text.split_once(':').unwrap_or((text, ""));
+            (guess(text, endpoint, program)?, bucket, prefix)
+        };
+        check_bucket(text, bucket)?;
+        let prefix = prefix.trim_start_matches('/');
+        let slash = if prefix.is_empty() || prefix.ends_with('/') { "" } else { "/" };
+        Ok(Self { dialect, bucket: bucket.to_owned(), prefix: format!("{prefix}{slash}") })
+    }
+}
+
+fn guess(text: &str, endpoint: Option<&str>, program: Program) -> Result<Dialect, Error> {
+    let host = endpoint.map(host_of);
+    if host.is_some_and(|host| host.ends_with(".aliyuncs.com")) || program != Program::Native {
+        Ok(Dialect::Oss)
+    } else if host.is_some() {
+        Ok(Dialect::S3)
+    } else {
+        Err(bad(text, format!("which store? Write s3://{text} or oss://{text}, or add --endpoint")))
+    }
+}
+
+/// Names that S3, OSS and the servers that speak their protocols agree on, a little wider than any one of them.
+fn check_bucket(text: &str, bucket: &str) -> Result<(), Error> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    if (3..=63).contains(&bucket.len()) && bucket.chars().all(good) && bucket.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Ok(());
+    }
+    Err(bad(
+        text,
+        format!("\"{bucket}\" is not a bucket name: 3 to 63 letters, digits, dots and hyphens, beginning with a letter or digit"),
+    ))
+}
+
+fn bad(text: &str, reason: String) -> Error {
+    Error::Source { text: text.to_owned(), reason }
+}
+
+fn host_of(endpoint: &str) -> &str {
+    let rest = endpoint.split_once("://").map_or(endpoint, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or(rest);
+    authority.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit())).map_or(authority, |(host, _)| host)
+}
+
+/// An endpoint as a URL: with a scheme, without a trailing slash and without the bucket.
+///
+/// # Errors
+/// When it is no http or https address, or carries what does not belong there.
+pub fn endpoint(text: &str, bucket: &str) -> Result<String, String> {
+    let url = if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
+    let url = url.trim_end_matches('/');
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let rest = rest.ok_or("must begin with http:// or https://")?;
+    let authority = rest.split('/').next().unwrap_or(rest);
+    if authority.contains('@') {
+        return Err("must not carry a user name or a password: use --passwd-file, --profile or the environment".into());
+    }
+    if host_of(url).is_empty() || url.contains(|c: char| c.is_whitespace() || matches!(c, '?' | '#' | '"' | '\\')) {
+        return Err("is not the address of a store, for example https://oss-cn-hangzhou.aliyuncs.com or http://127.0.0.1:9000".into());
+    }
+    let hosted = authority.strip_prefix(bucket).and_then(|rest| rest.strip_prefix('.'));
+    if let Some(plain) = hosted.filter(|rest| rest.contains("aliyuncs.com") || rest.contains("amazonaws.com")) {
+        return Err(format!("names the bucket, which belongs into SOURCE: write {plain}"));
+    }
+    Ok(url.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str, endpoint: Option<&str>, program: Program) -> String {
+        Source::parse(text, endpoint, program).map_or_else(|e| e.to_string(), |s| format!("{s} [{}]", s.prefix))
+    }
+
+    #[test]
+    fn every_spelling_of_a_source_is_understood() {
+        let oss = Some("https://oss-cn-hangzhou.aliyuncs.com");
+        for (text, endpoint, program, expected) in [
+            ("s3://data", None, Program::Native, "s3://data []"),
+            ("s3://data/a/b", None, Program::Native, "s3://data/a/b [a/b/]"),
+            ("oss://data/a/", None, Program::Native, "oss://data/a [a/]"),
+            ("data", oss, Program::Native, "oss://data []"),
+            ("data:/a", oss, Program::Native, "oss://data/a [a/]"),
+            ("data:/", Some("http://127.0.0.1:9000"), Program::Native, "s3://data []"),
+            ("s3://data", oss, Program::Ossfs, "s3://data []"),
+            ("data:/a/b/", Some("http://10.0.0.1"), Program::Ossfs, "oss://data/a/b [a/b/]"),
+        ] {
+            assert_eq!(parsed(text, endpoint, program), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_no_source_says_how_to_write_one() {
+        for (text, fix) in [
+            ("data", "s3://data or oss://data"),
+            ("gs://data", "s3://bucket or oss://bucket"),
+            ("s3://", "3 to 63"),
+            ("s3://no spaces", "3 to 63"),
+            ("oss:///prefix", "3 to 63"),
+        ] {
+            let error = parsed(text, None, Program::Native);
+            assert!(error.contains(fix), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn endpoints_become_urls_and_say_what_does_not_belong_there() {
+        for (text, url) in [
+            ("oss-cn-hangzhou.aliyuncs.com", "https://oss-cn-hangzhou.aliyuncs.com"),
+            ("http://127.0.0.1:9000/", "http://127.0.0.1:9000"),
+            ("http://worker:39999/api/v1/s3", "http://worker:39999/api/v1/s3"),
+            ("http://[::1]:9000", "http://[::1]:9000"),
+        ] {
+            assert_eq!(endpoint(text, "data").as_deref(), Ok(url));
+        }
+        for (text, fix) in [
+            ("ftp://x", "http://"),
+            ("https://", "is not the address"),
+            ("https://user:secret@host", "--passwd-file"),
+            ("https://data.oss-cn-hangzhou.aliyuncs.com", "write oss-cn-hangzhou.aliyuncs.com"),
+            ("https://host?x=1", "is not the address"),
+        ] {
+            let error = endpoint(text, "data").unwrap_err();
+            assert!(error.contains(fix) && !error.contains("secret"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! The rows of the table, in the order in which `--print-config` and the help show them. Native defaults are those of
+//! the layers' own `Options`; a test keeps the two equal.
+
+use super::{Alias, Kind, Rule, Spec, Status, count, count_or_auto, size, time, ttl};
+use crate::units::ByteSize;
+
+const ROW: Spec = Spec {
+    name: "",
+    kind: Kind::Text,
+    default: None,
+    ossfs: None,
+    ossfs2: None,
+    aliases: &[],
+    status: Status::Ready,
+    has_flag: true,
+    short: None,
+    group: "",
+    help: "",
+};
+
+const BUCKET: Spec = Spec { group: "Bucket", ..ROW };
+const ACCESS: Spec = Spec { group: "Credentials", ..ROW };
+const READ: Spec = Spec { group: "Reading", ..ROW };
+const NAMES: Spec = Spec { group: "Metadata", ..ROW };
+const REQUESTS: Spec = Spec { group: "Requests", ..ROW };
+const MOUNT: Spec = Spec { group: "Mount", ..ROW };
+const LOG: Spec = Spec { group: "Log and daemon", ..ROW };
+const WRITE: Spec = Spec { group: "Writing", status: later("this version mounts read-only", &[]), ..ROW };
+const DISK: Spec = Spec { group: "Disk", status: later("this version keeps nothing on disk", &["0"]), ..ROW };
+
+const fn later(why: &'static str, neutral: &'static [&'static str]) -> Status {
+    Status::Later { why, neutral }
+}
+
+const fn same(word: &'static str) -> Alias {
+    Alias { word, rule: Rule::Same }
+}
+
+const fn unit(word: &'static str, unit: &'static str) -> Alias {
+    Alias { word, rule: Rule::Unit(unit) }
+}
+
+const fn sets(word: &'static str, value: &'static str) -> Alias {
+    Alias { word, rule: Rule::Sets(value) }
+}
+
+const LEVELS: Rule = Rule::Words(&[
+    ("critical", "error"),
+    ("crit", "error"),
+    ("err", "error"),
+    ("warning", "warn"),
+    ("wan", "warn"),
+    ("information", "info"),
+    ("inf", "info"),
+    ("dbg", "debug"),
+]);
+
+const CHUNK: Kind = Kind::Size { min: ByteSize::mib(1), max: ByteSize::mib(32), step: ByteSize::mib(1), bare_max: 1023, auto: false };
+const MEMORY: Kind = Kind::Size { min: ByteSize::mib(16), max: ByteSize::gib(16384), step: ByteSize::bytes(1), bare_max: 0, auto: true };
+const DISK_SIZE: Kind = size(ByteSize::bytes(0), ByteSize::gib(1 << 20));
+const DISK_FREE: Kind =
+    Kind::Size { min: ByteSize::bytes(0), max: ByteSize::gib(1 << 20), step: ByteSize::bytes(1), bare_max: 1 << 30, auto: false };
+const PART_SIZE: Kind = size(ByteSize::kib(100), ByteSize::gib(5));
+
+/// Every option.
+pub static OPTIONS: &[Spec] = &[
+    Spec {
+        name: "source",
+        has_flag: false,
+        help: "What to mount: s3://bucket[/prefix], oss://bucket[/prefix] or bucket[:/prefix]",
+        ..BUCKET
+    },
+    Spec {
+        name: "mountpoint",
+        has_flag: false,
+        help: "Where: a directory, or /dev/fd/N for a descriptor that is mounted already",
+        ..MOUNT
+    },
+    Spec { name: "bucket", has_flag: false, aliases: &[same("oss_bucket")], help: "The bucket, where SOURCE is not given", ..BUCKET },
+    Spec { name: "prefix", has_flag: false, aliases: &[same("oss_bucket_prefix")], help: "The key prefix that goes with bucket", ..BUCKET },
+    Spec {
+        name: "endpoint",
+        aliases: &[same("url"), same("host"), same("oss_endpoint")],
+        help: "URL of the store without the bucket; a name alone means https. Default: the store's own address for the region",
+        ..BUCKET
+    },
+    Spec { name: "region", aliases: &[same("oss_region")], help: "Region of the bucket", ..BUCKET },
+    Spec {
+        name: "path-style",
+        kind: Kind::FlagOrAuto,
+        default: Some("auto"),
+        aliases: &[same("use_path_request_style")],
+        help: "Address objects as endpoint/bucket/key; auto: when the endpoint is an IP address or localhost",
+        ..BUCKET
+    },
+    Spec {
+        name: "signature",
+        kind: Kind::Choice(&["v4", "v1", "none"]),
+        default: Some("v4"),
+        ossfs: Some("v1"),
+        aliases: &[sets("sigv4", "v4"), sets("sigv1", "v1"), sets("public_bucket", "none")],
+        help: "How requests are signed: v4, v1 (OSS only), none (public buckets)",
+        ..BUCKET
+    },
+    Spec {
+        name: "read-endpoint",
+        status: later("all requests go to the endpoint; point --endpoint at the accelerator instead", &[]),
+        help: "Data GETs go here, everything else to the endpoint",
+        ..BUCKET
+    },
+    Spec {
+        name: "bind",
+        aliases: &[same("bind_ips")],
+        status: later("connections leave from the address that the routing table chooses", &[]),
+        help: "Source addresses or interfaces over which connections are spread",
+        ..BUCKET
+    },
+    Spec { name: "profile", help: "Named profile of the store's shared credential files", ..ACCESS },
+    Spec {
+        name: "passwd-file",
+        kind: Kind::Path,
+        help: "File of bucket:key:secret or key:secret lines, readable by its owner only",
+        ..ACCESS
+    },
+    Spec { name: "credential-process", help: "Command that prints credentials as JSON", ..ACCESS },
+    Spec { name: "ram-role", help: "ECS RAM role whose credentials the metadata service gives out (OSS)", ..ACCESS },
+    Spec { name: "access-key-id", has_flag: false, aliases: &[same("oss_access_key_id")], help: "Access key", ..ACCESS },
+    Spec {
+        name: "access-key-secret",
+        kind: Kind::Secret,
+        has_flag: false,
+        aliases: &[same("oss_access_key_secret")],
+        help: "Its secret: only from a private file or the environment",
+        ..ACCESS
+    },
+    Spec {
+        name: "session-token",
+        kind: Kind::Secret,
+        has_flag: false,
+        aliases: &[same("oss_session_token"), same("oss_sts_token")],
+        help: "Token that goes with temporary keys: only from a private file or the environment",
+        ..ACCESS
+    },
+    Spec {
+        name: "read-mode",
+        kind: Kind::Choice(&["direct", "cached", "hybrid"]),
+        default: Some("direct"),
+        aliases: &[sets("direct_read", "direct")],
+        status: later("this version reads direct, through memory", &["direct"]),
+        help: "direct: through memory; cached: through the disk; hybrid: small objects through the disk",
+        ..READ
+    },
+    Spec {
+        name: "chunk-size",
+        kind: CHUNK,
+        default: Some("4MiB"),
+        ossfs2: Some("8MiB"),
+        aliases: &[unit("direct_read_chunk_size", "MiB"), unit("prefetch_chunk_size", "B")],
+        help: "Unit of prefetch, 1MiB..32MiB; a bare number counts in MiB",
+        ..READ
+    },
+    Spec {
+        name: "prefetch-chunks",
+        kind: count_or_auto(0, 4096),
+        default: Some("auto"),
+        ossfs: Some("32"),
+        aliases: &[same("direct_read_prefetch_chunks")],
+        help: "Chunks fetched ahead of a reader; auto starts at 32 and grows while that brings throughput",
+        ..READ
+    },
+    Spec {
+        name: "backward-chunks",
+        kind: count(0, 4096),
+        default: Some("1"),
+        aliases: &[same("direct_read_backward_chunks")],
+        help: "Chunks kept behind a reader",
+        ..READ
+    },
+    Spec {
+        name: "memory-limit",
+        kind: MEMORY,
+        default: Some("auto"),
+        ossfs: Some("1024MiB"),
+        aliases: &[unit("direct_read_prefetch_limit", "MiB"), unit("total_mem_limit", "B")],
+        help: "Bound of all memory that grows with traffic; auto: from the cgroup's memory.max, else from RAM",
+        ..READ
+    },
+    Spec {
+        name: "prefetch-concurrency",
+        kind: count_or_auto(1, 4096),
+        default: Some("auto"),
+        ossfs: Some("64"),
+        ossfs2: Some("256"),
+        aliases: &[same("direct_read_prefetch_thread")],
+        help: "GETs in flight in the whole process",
+        ..READ
+    },
+    Spec {
+        name: "hybrid-threshold",
+        kind: DISK_SIZE,
+        default: Some("0"),
+        aliases: &[unit("direct_read_local_file_cache_size_mb", "MiB")],
+        help: "In hybrid mode, how much of an object goes through the disk before it is read direct",
+        ..DISK
+    },
+    Spec {
+        name: "spill-dir",
+        kind: Kind::Path,
+        aliases: &[same("use_cache"), same("tmpdir"), same("disk_data_cache_dir"), same("temp_dir")],
+        help: "Directory for spilled chunks and staged writes",
+        ..DISK
+    },
+    Spec {
+        name: "spill-max",
+        kind: DISK_SIZE,
+        default: Some("0"),
+        aliases: &[same("disk_data_cache_size")],
+        help: "Most bytes kept in it; 0: nothing is spilled",
+        ..DISK
+    },
+    Spec {
+        name: "ensure-diskfree",
+        kind: DISK_FREE,
+        default: Some("0"),
+        aliases: &[unit("temp_dir_free_bytes", "B")],
+        help: "Keep this much of its file system free; a bare number counts in MiB",
+        ..DISK
+    },
+    Spec {
+        name: "free-space-ratio",
+        kind: count(0, 100),
+        default: Some("0"),
+        aliases: &[same("temp_dir_free_percent")],
+        help: "Keep this per cent of its file system free",
+        ..DISK
+    },
+    Spec {
+        name: "stat-cache-size",
+        kind: count(0, 1_000_000_000),
+        default: Some("100000"),
+        aliases: &[same("max_stat_cache_size")],
+        help: "Entries of the metadata cache; 0 disables it",
+        ..NAMES
+    },
+    Spec {
+        name: "stat-cache-ttl",
+        kind: ttl(),
+        default: Some("60s"),
+        ossfs: Some("900s"),
+        aliases: &[same("stat_cache_expire"), same("attr_timeout")],
+        help: "How long attributes and listings are believed; 0 disables the cache, -1 is for ever",
+        ..NAMES
+    },
+    Spec {
+        name: "negative-ttl",
+        kind: ttl(),
+        default: Some("1s"),
+        ossfs2: Some("0s"),
+        aliases: &[same("negative_timeout"), sets("disable_noobj_cache", "0"), sets("enable_noobj_cache", "1s")],
+        help: "How long the absence of a name is believed",
+        ..NAMES
+    },
+    Spec {
+        name: "readdir-optimize",
+        kind: Kind::Flag,
+        default: Some("true"),
+        ossfs: Some("false"),
+        help: "Attributes from the listing; without it one HEAD for each entry",
+        ..NAMES
+    },
+    Spec {
+        name: "posix-attributes",
+        kind: Kind::Flag,
+        default: Some("false"),
+        status: later("owner, mode and mtime are not kept in object metadata", &["false"]),
+        help: "Keep owner, mode and mtime in object metadata",
+        ..NAMES
+    },
+    Spec {
+        name: "retries",
+        kind: count(0, 100),
+        default: Some("10"),
+        ossfs: Some("5"),
+        help: "How often a failed request is sent again",
+        ..REQUESTS
+    },
+    Spec { name: "connect-timeout", kind: time(100, 600), default: Some("5s"), help: "Longest wait for a connection", ..REQUESTS },
+    Spec {
+        name: "request-timeout",
+        kind: time(1_000, 86_400),
+        default: Some("60s"),
+        aliases: &[unit("oss_request_timeout_ms", "ms")],
+        help: "Longest time for a request with all its retries",
+        ..REQUESTS
+    },
+    Spec {
+        name: "stall-timeout",
+        kind: time(100, 3_600),
+        default: Some("5s"),
+        aliases: &[same("readwrite_timeout")],
+        help: "Longest time without a byte before an answer is given up and asked for again",
+        ..REQUESTS
+    },
+    Spec {
+        name: "upload-part-size",
+        kind: PART_SIZE,
+        aliases: &[unit("multipart_size", "MiB"), unit("upload_buffer_size", "B")],
+        help: "Part size of uploads",
+        ..WRITE
+    },
+    Spec { name: "upload-concurrency", kind: count(1, 4096), aliases: &[same("parallel_count")], help: "Parts uploaded at once", ..WRITE },
+    Spec {
+        name: "sse",
+        aliases: &[Alias { word: "use_sse", rule: Rule::OrElse("on") }],
+        help: "Server-side encryption of what is written",
+        ..WRITE
+    },
+    Spec { name: "sse-key-id", help: "Key of the server-side encryption", ..WRITE },
+    Spec { name: "storage-class", help: "Storage class of what is written", ..WRITE },
+    Spec { name: "acl", aliases: &[same("default_acl")], help: "Access list of what is written", ..WRITE },
+    Spec {
+        name: "requester-pays",
+        kind: Kind::Flag,
+        default: Some("false"),
+        status: later("requests are sent without the requester-pays header", &["false"]),
+        help: "Pay for requests to a bucket of somebody else",
+        ..WRITE
+    },
+    Spec {
+        name: "read-only",
+        kind: Kind::Flag,
+        default: Some("true"),
+        aliases: &[same("ro"), Alias { word: "rw", rule: Rule::Opposite }],
+        help: "Refuse writes; rw is accepted, but this version always mounts read-only",
+        ..MOUNT
+    },
+    Spec { name: "uid", kind: count(0, u32::MAX as u64 - 1), help: "Owner of all files; default: the mounting user", ..MOUNT },
+    Spec { name: "gid", kind: count(0, u32::MAX as u64 - 1), help: "Group of all files; default: the mounting user's", ..MOUNT },
+    Spec { name: "file-mode", kind: Kind::Mode, default: Some("0644"), help: "Permission bits of files, before umask", ..MOUNT },
+    Spec { name: "dir-mode", kind: Kind::Mode, default: Some("0755"), help: "Permission bits of directories, before umask", ..MOUNT },
+    Spec { name: "umask", kind: Kind::Mode, default: Some("0000"), help: "Permission bits taken away from both", ..MOUNT },
+    Spec { name: "allow-other", kind: Kind::Flag, default: Some("false"), help: "Let other users in", ..MOUNT },
+    Spec { name: "allow-root", kind: Kind::Flag, default: Some("false"), help: "Let root in beside the mounting user", ..MOUNT },
+    Spec { name: "nonempty", kind: Kind::Flag, default: Some("false"), help: "Mount over a directory that has entries", ..MOUNT },
+    Spec { name: "auto-unmount", kind: Kind::Flag, default: Some("false"), help: "Have fusermount3 unmount when the daemon dies", ..MOUNT },
+    Spec {
+        name: "log-level",
+        default: Some("info"),
+        ossfs: Some("error"),
+        aliases: &[Alias { word: "dbglevel", rule: LEVELS }],
+        help: "error, warn, info, debug, trace, or a filter such as windlass::reader=debug,warn",
+        ..LOG
+    },
+    Spec { name: "log-format", kind: Kind::Choice(&["text", "json"]), default: Some("text"), help: "Shape of log lines", ..LOG },
+    Spec {
+        name: "log-file",
+        kind: Kind::Path,
+        aliases: &[same("logfile"), Alias { word: "log_dir", rule: Rule::FileIn("windlass.log") }],
+        help: "File to append to. Default: stderr in the foreground, syslog as a daemon",
+        ..LOG
+    },
+    Spec {
+        name: "metrics-listen",
+        aliases: &[same("metrics_port")],
+        status: later("no metrics endpoint is served", &[]),
+        help: "Address or socket that serves metrics",
+        ..LOG
+    },
+    Spec {
+        name: "foreground",
+        kind: Kind::Flag,
+        default: Some("false"),
+        short: Some('f'),
+        help: "Stay attached instead of returning when the mount answers",
+        ..LOG
+    },
+    Spec { name: "ready-file", kind: Kind::Path, help: "File that exists while the mount answers", ..LOG },
+];
