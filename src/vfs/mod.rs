@@ -2,6 +2,7 @@
 //! kernel's protocol. [`Names`] is the door: the inode table, the stat cache and the probe of the store stand behind it.
 
 mod attr;
+mod dir_page;
 mod directory;
 mod error;
 mod flight;
@@ -15,7 +16,8 @@ mod stat_cache;
 mod walk;
 
 pub use attr::{Attr, Entry};
-pub use directory::{DirHandle, DirItem, DirPage};
+pub use dir_page::{DirItem, DirPage};
+pub use directory::DirHandle;
 pub use error::{Error, Result};
 pub use inodes::{Inode, Kind};
 pub use lookup::Names;

@@ -264,3 +264,19 @@ fn check_progress(page: ListPage, request: &ListRequest) -> store::Result<ListPa
     }
     Ok(page)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_names_the_same_page_as_the_next_one_is_not_followed() {
+        let request =
+            |token: Option<&str>| ListRequest { prefix: Key::root(), delimited: true, token: token.map(Into::into), max_keys: PAGE_KEYS };
+        let page = |next: Option<&str>| ListPage { next: next.map(Into::into), ..ListPage::default() };
+        assert!(check_progress(page(Some("b")), &request(Some("a"))).is_ok());
+        assert!(check_progress(page(None), &request(None)).is_ok());
+        let error = check_progress(page(Some("a")), &request(Some("a"))).expect_err("would never end");
+        assert_eq!(error.kind, ErrorKind::Corrupt);
+    }
+}
