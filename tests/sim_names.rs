@@ -457,3 +457,23 @@ async fn a_prefix_is_the_root_and_names_below_it_keep_their_numbers() {
     assert_eq!(ino(&two, "d/x").await, x);
     assert!(one.lookup(Inode::ROOT, b"other").await.is_err());
 }
+
+/// On real threads and in real time, but only counts are looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn threads_that_race_for_ten_names_ask_for_each_once() {
+    let store = Memory::new(Plan::default());
+    for n in 0..10 {
+        store.put(format!("{n}"), "content");
+    }
+    let names = names(&store);
+    let racers = (0..1000).map(|n| {
+        let names = names.clone();
+        tokio::spawn(async move { names.lookup(Inode::ROOT, format!("{}", n % 10).as_bytes()).await.map(|entry| entry.attr.ino) })
+    });
+    let inos: Vec<_> = join_all(racers).await.into_iter().map(|ino| ino.expect("no panic").expect("there")).collect();
+    assert_eq!((requests(&store), names.known_inodes()), ((10, 10), 11));
+    for ino in inos {
+        names.forget(ino, 1);
+    }
+    assert_eq!(names.known_inodes(), 1);
+}

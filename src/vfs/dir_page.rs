@@ -9,10 +9,10 @@ use futures::{StreamExt, stream};
 
 use super::attr::Entry;
 use super::error::Error;
+use super::fact::{Fact, What};
 use super::inodes::{Inode, Kind};
 use super::listing::DirEntry;
 use super::lookup::Names;
-use super::stat_cache::{Fact, What};
 use super::walk::Slice;
 
 /// `.` and `..` come before the entries.

@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 
 use super::dir_page::{DOTS, DirPage, Left};
 use super::error::{Error, Result};
+use super::fact::Listing;
 use super::inodes::{Inode, Kind};
 use super::lookup::Names;
-use super::stat_cache::Listing;
 use super::walk::{Found, Slice, Walk};
 use crate::store::Key;
 

@@ -5,6 +5,7 @@ mod attr;
 mod dir_page;
 mod directory;
 mod error;
+mod fact;
 mod flight;
 mod hidden;
 mod inodes;

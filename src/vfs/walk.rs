@@ -13,9 +13,10 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::error::{Error, Result};
+use super::fact::{Listing, Page, What};
 use super::hidden::Hidden;
 use super::listing::{DirEntry, Merge};
-use super::stat_cache::{Listing, Page, StatCache, What};
+use super::stat_cache::StatCache;
 use crate::store::{self, ErrorKind, Key, ListPage, ListRequest, ObjectStore, Op};
 
 /// What stores give at most.
