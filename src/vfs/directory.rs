@@ -126,6 +126,11 @@ impl DirHandle {
         if self.names.options.readdir_optimize { self.try_read(offset) } else { None }
     }
 
+    /// Whether its entries are a listing that is believed, so that what the kernel kept of an earlier reading is too.
+    pub fn is_cached(&self) -> bool {
+        self.names.cache.listing(self.key.as_bytes()).is_some()
+    }
+
     /// Entries of the directory that are in memory for this handle.
     pub fn held_entries(&self) -> usize {
         match &*self.source.lock() {

@@ -2,6 +2,7 @@
 //! log and does not retry. Invariant: both matches are exhaustive, so a new kind of error does not compile until
 //! someone has decided what a program will see.
 
+use crate::reader::ReadError;
 use crate::store::{self, ErrorKind};
 
 /// Why an operation of the kernel failed.
@@ -20,7 +21,10 @@ pub enum Error {
     UnknownInode,
     /// The version of the object that a handle reads is gone.
     #[error("the object changed while it was open")]
-    Stale,
+    Stale(#[source] store::Error),
+    /// The kernel speaks of a handle that is not open.
+    #[error("the handle is not open")]
+    BadHandle,
     #[error("mounted read-only")]
     ReadOnly,
     #[error("objects have no hard links")]
@@ -31,6 +35,8 @@ pub enum Error {
     Invalid,
     #[error("the store did not do what was asked of it")]
     Store(#[from] store::Error),
+    #[error("the bytes did not arrive")]
+    Read(#[from] ReadError),
 }
 
 /// The result of an operation on the mounted tree.
@@ -44,12 +50,15 @@ impl Error {
             Self::NotADirectory => libc::ENOTDIR,
             Self::IsADirectory => libc::EISDIR,
             Self::NameTooLong => libc::ENAMETOOLONG,
-            Self::UnknownInode | Self::Stale => libc::ESTALE,
+            Self::UnknownInode | Self::Stale(_) => libc::ESTALE,
+            Self::BadHandle => libc::EBADF,
             Self::ReadOnly => libc::EROFS,
             Self::NoHardLinks => libc::EOPNOTSUPP,
             Self::NoSpecialFiles => libc::EPERM,
             Self::Invalid => libc::EINVAL,
-            Self::Store(error) => store_errno(error.kind),
+            Self::Store(error) | Self::Read(ReadError::Store(error)) => store_errno(error.kind),
+            Self::Read(ReadError::Deadline(_) | ReadError::GivenUp) => libc::EIO,
+            Self::Read(ReadError::Memory(_)) => libc::ENOMEM,
         }
     }
 }

@@ -156,9 +156,11 @@ impl Names {
         self.node(ino).map(|node| node.key)
     }
 
-    /// The kernel forgets `n` of the lookups of `ino`.
-    pub fn forget(&self, ino: Inode, n: u64) {
-        self.inodes.lock().forget(ino, n);
+    /// The kernel forgets `n` of the lookups of `ino`. True when it then does not know it any more.
+    pub fn forget(&self, ino: Inode, n: u64) -> bool {
+        let mut inodes = self.inodes.lock();
+        inodes.forget(ino, n);
+        inodes.get(ino).is_none()
     }
 
     /// Nothing that was learnt of `ino` so far is believed any more, nor of what is in it when it is a directory.
