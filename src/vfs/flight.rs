@@ -12,12 +12,13 @@ use parking_lot::Mutex;
 
 use crate::store::Key;
 
-type Flight<T> = WeakShared<BoxFuture<'static, T>>;
+/// Each with the number of its start.
+type Board<T> = Mutex<HashMap<Key, (u64, WeakShared<BoxFuture<'static, T>>)>>;
 
 /// What is being asked for just now, by key.
 #[derive(Debug)]
 pub struct Flights<T: Clone> {
-    flights: Arc<Mutex<HashMap<Key, (u64, Flight<T>)>>>,
+    flights: Arc<Board<T>>,
     started: AtomicU64,
 }
 
@@ -56,7 +57,7 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
 
 /// Takes a flight off the list when it ends or is given up.
 struct Landing<T: Clone> {
-    flights: Arc<Mutex<HashMap<Key, (u64, Flight<T>)>>>,
+    flights: Arc<Board<T>>,
     key: Key,
     id: u64,
 }

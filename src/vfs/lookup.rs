@@ -12,12 +12,13 @@ use tokio::time::Instant;
 
 use super::attr::{Attr, Entry};
 use super::error::{Error, Result};
+use super::fact::{Fact, What};
 use super::hidden::Hidden;
 use super::inodes::{Inode, Inodes, Kind, Node};
 use super::listing::{FileFacts, check_name};
 use super::options::Options;
 use super::probe::Probe;
-use super::stat_cache::{Fact, StatCache, What};
+use super::stat_cache::StatCache;
 use super::walk::Walk;
 use crate::store::{Key, ObjectMeta, ObjectStore};
 

@@ -2,8 +2,10 @@
 //! kernel's protocol. [`Names`] is the door: the inode table, the stat cache and the probe of the store stand behind it.
 
 mod attr;
+mod dir_page;
 mod directory;
 mod error;
+mod fact;
 mod files;
 mod flight;
 mod hidden;
@@ -16,7 +18,8 @@ mod stat_cache;
 mod walk;
 
 pub use attr::{Attr, Entry};
-pub use directory::{DirHandle, DirItem, DirPage};
+pub use dir_page::{DirItem, DirPage};
+pub use directory::DirHandle;
 pub use error::{Error, Result};
 pub use files::{Files, HandleId, OpenFile, Opened, Read};
 pub use inodes::{Inode, Kind};

@@ -9,10 +9,11 @@ use tokio::join;
 use tokio::time::Instant;
 
 use super::error::{Error, Result};
+use super::fact::{Fact, What};
 use super::flight::Flights;
 use super::hidden::Hidden;
 use super::listing::FileFacts;
-use super::stat_cache::{Fact, StatCache, What};
+use super::stat_cache::StatCache;
 use crate::store::{self, ErrorKind, Key, ListRequest, ObjectMeta, ObjectStore};
 
 type Answers = Flights<Result<Fact>>;

@@ -13,9 +13,10 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::error::{Error, Result};
+use super::fact::{Listing, Page, What};
 use super::hidden::Hidden;
 use super::listing::{DirEntry, Merge};
-use super::stat_cache::{Listing, Page, StatCache, What};
+use super::stat_cache::StatCache;
 use crate::store::{self, ErrorKind, Key, ListPage, ListRequest, ObjectStore, Op};
 
 /// What stores give at most.
@@ -263,4 +264,20 @@ fn check_progress(page: ListPage, request: &ListRequest) -> store::Result<ListPa
         return Err(store::Error::new(ErrorKind::Corrupt, Op::List, &request.prefix, words));
     }
     Ok(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_that_names_the_same_page_as_the_next_one_is_not_followed() {
+        let request =
+            |token: Option<&str>| ListRequest { prefix: Key::root(), delimited: true, token: token.map(Into::into), max_keys: PAGE_KEYS };
+        let page = |next: Option<&str>| ListPage { next: next.map(Into::into), ..ListPage::default() };
+        assert!(check_progress(page(Some("b")), &request(Some("a"))).is_ok());
+        assert!(check_progress(page(None), &request(None)).is_ok());
+        let error = check_progress(page(Some("a")), &request(Some("a"))).expect_err("would never end");
+        assert_eq!(error.kind, ErrorKind::Corrupt);
+    }
 }
