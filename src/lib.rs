@@ -6,5 +6,6 @@ pub mod logging;
 pub mod metrics;
 pub mod reader;
 pub mod store;
+pub mod sys;
 pub mod units;
 pub mod vfs;

@@ -2,11 +2,14 @@
 //! not know which dialect answers. Invariant: bytes given to a [`RangeSink`] are the bytes of the one version
 //! that was asked for, in order, from the start of the range, each exactly once.
 
+mod answer;
 mod error;
 mod key;
 pub mod memory;
 mod options;
 mod range;
+mod redirect;
+mod retry;
 
 use std::fmt;
 use std::ops::Range;
@@ -17,6 +20,7 @@ use async_trait::async_trait;
 pub use error::{Error, ErrorKind, Op, Result};
 pub use key::{ETag, Key};
 pub use options::{CredentialOptions, Dialect, Options, Signature};
+pub use retry::{Policy, Retrying};
 
 /// What a store tells about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
