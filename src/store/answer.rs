@@ -2,7 +2,7 @@
 //! Shared by both dialects and by the range path; it decides nothing about retries. Invariant: a message never
 //! carries a query string or a header of the request, because these may hold signatures.
 
-use std::error::Error as _;
+use std::error::Error as StdError;
 
 use http::HeaderMap;
 use serde::Deserialize;
@@ -146,16 +146,20 @@ pub(super) fn transport(op: Op, key: &Key, error: &reqwest::Error) -> Error {
         () if error.is_builder() => ErrorKind::Invalid,
         () => ErrorKind::Unavailable,
     };
+    let what = if error.is_connect() { "cannot connect" } else { "the connection was lost" };
     // The outer levels repeat the URL, with its query; the innermost says what happened.
-    let mut cause = error.source();
-    let mut message = if error.is_connect() { "cannot connect" } else { "the connection was lost" }.to_owned();
-    while let Some(inner) = cause {
-        if inner.source().is_none() {
-            message = format!("{message}: {}", one_line(&inner.to_string()));
-        }
-        cause = inner.source();
-    }
+    let message = if error.source().is_some() { format!("{what}: {}", one_line(&innermost(error))) } else { what.to_owned() };
     Error::new(kind, op, key, message)
+}
+
+/// An error and what is behind it, outermost first.
+pub(super) fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&cause| cause.source())
+}
+
+/// The text of the last cause.
+pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
+    causes(error).last().expect("the error itself is one").to_string()
 }
 
 fn filled(text: Option<String>) -> Option<String> {

@@ -3,13 +3,17 @@
 //! that was asked for, in order, from the start of the range, each exactly once.
 
 mod answer;
+mod endpoint;
 mod error;
 mod key;
 pub mod memory;
+mod open;
 mod options;
+mod passwd;
 mod range;
 mod redirect;
 mod retry;
+mod s3;
 
 use std::fmt;
 use std::ops::Range;
@@ -19,6 +23,7 @@ use async_trait::async_trait;
 
 pub use error::{Error, ErrorKind, Op, Result};
 pub use key::{ETag, Key};
+pub use open::{Location, open, probe};
 pub use options::{CredentialOptions, Dialect, Options, Signature};
 pub use retry::{Policy, Retrying};
 

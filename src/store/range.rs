@@ -280,14 +280,8 @@ fn fill(sink: &mut dyn RangeSink, mut piece: &[u8]) {
 
 /// Whether the connection closed before the promised length.
 fn ended_early(error: &reqwest::Error) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(inner) = cause {
-        if inner.downcast_ref::<std::io::Error>().is_some_and(|io| io.kind() == std::io::ErrorKind::UnexpectedEof) {
-            return true;
-        }
-        cause = inner.source();
-    }
-    false
+    let eof = |io: &std::io::Error| io.kind() == std::io::ErrorKind::UnexpectedEof;
+    answer::causes(error).any(|cause| cause.downcast_ref::<std::io::Error>().is_some_and(eof))
 }
 
 fn answered(kind: ErrorKind, key: &Key, status: StatusCode, message: String) -> Error {

@@ -55,6 +55,12 @@ impl Retrying {
     pub fn new(inner: Arc<dyn ObjectStore>, policy: Policy, metrics: Arc<Metrics>) -> Self {
         Self { inner, policy, metrics }
     }
+
+    /// The same store under another policy.
+    #[must_use]
+    pub fn under(&self, policy: Policy) -> Self {
+        Self { inner: self.inner.clone(), policy, metrics: self.metrics.clone() }
+    }
 }
 
 #[async_trait]
