@@ -3,7 +3,7 @@
 //! does. Invariant: the same requests in the same order under a paused clock give the same answers at the same instants.
 
 mod link;
-mod listing;
+pub mod listing;
 mod log;
 mod plan;
 mod synthetic;
