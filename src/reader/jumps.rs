@@ -172,7 +172,7 @@ mod tests {
         jumps.on_read(ME, 0, sequential(1), now);
         jumps.on_read(ME, 0, Pattern::Isolated, now);
         assert!(jumps.somebody_is_away());
-        assert_eq!(jumps.on_time(now + AWAY / 2), []);
+        assert_eq!(jumps.on_time(now + AWAY / 2), Vec::<StreamId>::new());
         assert_eq!(jumps.on_time(now + AWAY), [1]);
         assert!(!jumps.somebody_is_away());
     }
@@ -197,7 +197,7 @@ mod tests {
                 assert_eq!(jumps.on_read(ME, 0, sequential(stream), now), None);
             }
         }
-        assert_eq!(jumps.on_time(now + AWAY), []);
+        assert_eq!(jumps.on_time(now + AWAY), Vec::<StreamId>::new());
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
         jumps.on_read(ME, 0, sequential(1), now);
         jumps.on_read(OTHER, 0, sequential(1), now);
         jumps.on_read(ME, 0, Pattern::Isolated, now);
-        assert_eq!(jumps.on_time(now + AWAY), []);
+        assert_eq!(jumps.on_time(now + AWAY), Vec::<StreamId>::new());
     }
 
     #[test]
