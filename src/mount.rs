@@ -88,7 +88,9 @@ fn advice(error: &store::Error) -> &'static str {
         ErrorKind::NoCredentials => "; for a public bucket add --signature none",
         ErrorKind::WrongEndpoint => "; set --region and --endpoint to where the bucket lives",
         ErrorKind::Connect => "; check --endpoint and the network",
-        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Throttled => "; check that the endpoint is up and can be reached from here",
+        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Throttled => {
+            "; check that the endpoint is up and can be reached from here"
+        }
         ErrorKind::Corrupt => "; check that the endpoint speaks this protocol: s3:// or oss://",
         ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable | ErrorKind::Invalid => "",
     }
@@ -225,9 +227,9 @@ impl Mounted {
     fn wait_for_answer(&self, target: &MountTarget) -> Result<(), Error> {
         let MountTarget::Directory(path) = target else { return Ok(()) };
         let question = path.clone();
-        let answer = self.runtime().block_on(async {
-            tokio::time::timeout(ANSWER, tokio::task::spawn_blocking(move || std::fs::metadata(question))).await
-        });
+        let answer = self
+            .runtime()
+            .block_on(async { tokio::time::timeout(ANSWER, tokio::task::spawn_blocking(move || std::fs::metadata(question))).await });
         let failed = |source| Error::Mount { target: path.clone(), source };
         match answer {
             Ok(Ok(Ok(_))) => Ok(()),

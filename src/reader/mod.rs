@@ -225,6 +225,11 @@ impl ObjectHandle {
         self.object.size
     }
 
+    /// The object it reads.
+    pub fn key(&self) -> &Key {
+        &self.object.key
+    }
+
     /// The version it reads.
     pub fn etag(&self) -> &ETag {
         &self.object.etag

@@ -40,7 +40,8 @@ impl Attr {
         }
     }
 
-    /// `nlink` is the entry in the parent and the `.`. Subdirectories, which have a `..` each, are not counted: that
+    /// `nlink` is 1, which tree walkers read as "not counted": with 2 some would take it that there are no
+    /// subdirectories. Counting them (each has a `..`)
     /// would take a listing for every stat, and walkers get the kind of each entry from readdir.
     pub(super) fn directory(options: &Options, ino: Inode, modified: SystemTime) -> Self {
         Self {
@@ -51,7 +52,7 @@ impl Attr {
             uid: options.uid,
             gid: options.gid,
             perm: options.dir_mode & !options.umask,
-            nlink: 2,
+            nlink: 1,
         }
     }
 }
@@ -68,6 +69,6 @@ mod tests {
         let file = Attr::file(&options, Inode(9), &facts);
         assert_eq!((file.perm, file.nlink, file.size, file.uid, file.gid), (0o640, 1, 3, 7, 8));
         let directory = Attr::directory(&options, Inode(9), SystemTime::UNIX_EPOCH);
-        assert_eq!((directory.perm, directory.nlink, directory.kind), (0o750, 2, Kind::Directory));
+        assert_eq!((directory.perm, directory.nlink, directory.kind), (0o750, 1, Kind::Directory));
     }
 }

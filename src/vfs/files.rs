@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Notify;
@@ -26,8 +26,8 @@ pub struct Files {
     reader: Reader,
     open: RwLock<HashMap<HandleId, Arc<OpenFile>>>,
     next: AtomicU64,
-    /// The version whose pages the kernel may hold, for every inode that was ever opened and is not forgotten.
-    cached: Mutex<HashMap<Inode, ETag>>,
+    /// The latest version seen of every inode that was ever opened and is not forgotten.
+    latest: Mutex<HashMap<Inode, Latest>>,
     changed: Mutex<HashSet<Inode>>,
     change: Notify,
 }
@@ -40,8 +40,23 @@ pub struct OpenFile {
 }
 
 #[derive(Debug)]
+struct Latest {
+    etag: ETag,
+    /// Set when another version was seen.
+    superseded: Arc<AtomicBool>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Nothing,
+    Same,
+    Other,
+}
+
+#[derive(Debug)]
 struct Version {
     object: Arc<ObjectHandle>,
+    superseded: Arc<AtomicBool>,
     /// Bytes of it were returned: the handle stays with it.
     has_returned: bool,
 }
@@ -72,7 +87,7 @@ impl Files {
             reader,
             open: RwLock::default(),
             next: AtomicU64::new(1),
-            cached: Mutex::default(),
+            latest: Mutex::default(),
             changed: Mutex::default(),
             change: Notify::new(),
         })
@@ -115,8 +130,8 @@ impl Files {
         loop {
             match read.pending.finish().await {
                 Ok(data) if file.returns(&read.object) => return Ok(data),
-                // Another read of this handle moved it to the next version meanwhile.
-                Ok(_) => {}
+                // Another read of this handle moved it to the next version meanwhile, or an open has seen that there is one.
+                Ok(_) => self.move_on(file, &read.object, replaced(&read.object)).await?,
                 Err(ReadError::Store(error)) if is_other_version(&error) => self.move_on(file, &read.object, error).await?,
                 Err(error) => return Err(error.into()),
             }
@@ -126,7 +141,7 @@ impl Files {
 
     /// The kernel forgot an inode, and with it its pages.
     pub fn forget(&self, ino: Inode) {
-        self.cached.lock().remove(&ino);
+        self.latest.lock().remove(&ino);
     }
 
     /// Waits for inodes whose content was seen to change, so that the kernel can be told.
@@ -141,17 +156,32 @@ impl Files {
     }
 
     fn opened(&self, ino: Inode, meta: &ObjectMeta) -> Opened {
-        let version = Mutex::new(Version { object: Arc::new(self.reader.open(meta)), has_returned: false });
+        let (latest, before) = self.on_version(ino, &meta.etag);
+        let object = Arc::new(self.reader.open(meta));
+        let version = Mutex::new(Version { object, superseded: latest, has_returned: false });
         let file = OpenFile { ino, version };
         let handle = HandleId(self.next.fetch_add(1, Ordering::Relaxed));
         self.open.write().insert(handle, Arc::new(file));
-        let before = self.cached.lock().insert(ino, meta.etag.clone());
-        let keep_pages = before.as_ref() == Some(&meta.etag);
-        if before.is_some() && !keep_pages {
-            // Without this the kernel would go by the size of the version before until its attributes expire.
-            self.on_change(ino);
-        }
-        Opened { handle, keep_pages }
+        Opened { handle, keep_pages: before == Before::Same }
+    }
+
+    /// A version of `ino` was seen: the one that counts from now on. Handles of another one read no more, because what
+    /// they returned would go into the pages that the kernel shares between all handles of an inode.
+    fn on_version(&self, ino: Inode, etag: &ETag) -> (Arc<AtomicBool>, Before) {
+        let mut latest = self.latest.lock();
+        let before = match latest.get(&ino) {
+            None => Before::Nothing,
+            Some(version) if version.etag == *etag => return (Arc::clone(&version.superseded), Before::Same),
+            Some(version) => {
+                version.superseded.store(true, Ordering::Release);
+                // Without this the kernel would go by the size of the version before until its attributes expire.
+                self.on_change(ino);
+                Before::Other
+            }
+        };
+        let superseded = Arc::new(AtomicBool::new(false));
+        latest.insert(ino, Latest { etag: etag.clone(), superseded: Arc::clone(&superseded) });
+        (superseded, before)
     }
 
     fn on_change(&self, ino: Inode) {
@@ -161,6 +191,9 @@ impl Files {
 
     /// The version `gone` of this handle is gone. A handle that has returned nothing yet takes the next one.
     async fn move_on(&self, file: &OpenFile, gone: &Arc<ObjectHandle>, error: store::Error) -> Result<()> {
+        if !Arc::ptr_eq(&file.version.lock().object, gone) {
+            return Ok(());
+        }
         let meta = self.names.refresh(file.ino).await;
         self.on_change(file.ino);
         let mut version = file.version.lock();
@@ -176,7 +209,7 @@ impl Files {
             return Err(Error::Stale(error));
         }
         tracing::debug!(key = %meta.key, etag = %meta.etag, "the object was replaced before its first byte was read: reading the new version");
-        self.cached.lock().insert(file.ino, meta.etag.clone());
+        version.superseded = self.on_version(file.ino, &meta.etag).0;
         version.object = Arc::new(self.reader.open(&meta));
         Ok(())
     }
@@ -198,10 +231,15 @@ impl OpenFile {
     /// Binds the handle to the version of `object`; false when it is bound to another one by now.
     fn returns(&self, object: &Arc<ObjectHandle>) -> bool {
         let mut version = self.version.lock();
-        let same = Arc::ptr_eq(&version.object, object);
+        let same = Arc::ptr_eq(&version.object, object) && !version.superseded.load(Ordering::Acquire);
         version.has_returned |= same;
         same
     }
+}
+
+/// What the store would have said had it been asked.
+fn replaced(object: &ObjectHandle) -> store::Error {
+    store::Error::new(ErrorKind::Replaced, store::Op::Get, object.key(), "the object was replaced while it was open")
 }
 
 fn is_other_version(error: &store::Error) -> bool {
