@@ -70,7 +70,11 @@ pub fn has_syslog() -> bool {
 /// What would be.
 pub fn check_level(level: &str) -> Result<(), String> {
     let reason = || "must be error, warn, info, debug, trace or off, or a filter such as windlass::reader=debug,warn".to_owned();
-    if level.chars().any(char::is_whitespace) || !(level.contains(['=', ',', ':']) || level.parse::<LevelFilter>().is_ok()) {
+    // tracing takes an empty text for `error`.
+    if level.is_empty()
+        || level.chars().any(char::is_whitespace)
+        || !(level.contains(['=', ',', ':']) || level.parse::<LevelFilter>().is_ok())
+    {
         return Err(reason());
     }
     filter(level).map(drop).map_err(|_| reason())
