@@ -9,5 +9,6 @@ pub mod metrics;
 pub mod mount;
 pub mod reader;
 pub mod store;
+pub mod sys;
 pub mod units;
 pub mod vfs;

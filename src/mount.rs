@@ -1,37 +1,267 @@
-//! Composition root: store, reader, vfs and FUSE session of one mount.
+//! Composition root: store, reader, vfs and FUSE session of one mount, in this order up and in the other order down.
+//! It decides nothing about reads or names. Invariant: whoever gets a [`Mounted`] has a mount that answers; whoever
+//! gets an [`Error`] has nothing left behind.
 
-use crate::config::Settings;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-/// A mount that answers.
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::budget::Budget;
+use crate::config::{MountTarget, Settings};
+use crate::fuse::{self, Session};
+use crate::metrics::Metrics;
+use crate::reader::Reader;
+use crate::store::{self, ErrorKind, Key, Location};
+use crate::sys;
+use crate::vfs::{Files, Names};
+
+/// Housekeeping: streams that were left, idle memory.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// How long files that are still open may keep the session alive after the mount point is free.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A mount that does not answer within this time does not work.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// A read waits at most this much longer than the store may take with all its retries.
+const BEYOND_REQUEST: Duration = Duration::from_secs(10);
+
+/// A mount that answers. Dropping it unmounts.
 #[derive(Debug)]
-pub struct Mounted;
+pub struct Mounted {
+    runtime: Option<Runtime>,
+    session: Arc<Session>,
+    reader: Reader,
+    metrics: Arc<Metrics>,
+    budget: Arc<Budget>,
+    unmounted: bool,
+}
 
-/// Why there is no mount.
+/// Why there is no mount, or why it ended.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Error(String);
+pub enum Error {
+    /// The bucket cannot be used.
+    #[error("cannot mount {location}: {source}{}", advice(.source))]
+    Store { location: Box<Location>, source: Box<store::Error> },
+    /// The directory cannot be mounted on.
+    #[error("cannot mount at {target}: {source}{}", mount_advice(.source))]
+    Mount { target: PathBuf, source: io::Error },
+    /// The descriptor that was passed in cannot be served.
+    #[error("cannot serve /dev/fd/{number}: {reason}")]
+    Descriptor { number: RawFd, reason: String },
+    /// The mount is still there.
+    #[error("cannot unmount: {0}; see who uses it with \"fuser -vm MOUNTPOINT\", then: windlass umount --lazy MOUNTPOINT")]
+    Unmount(io::Error),
+    /// The process could not be set up.
+    #[error("cannot {what}: {source}")]
+    Process { what: &'static str, source: io::Error },
+}
 
 impl Error {
-    /// The code the process ends with.
+    /// The code the process ends with: 3 for credentials, 4 for bucket or endpoint, 2 for bad arguments, else 1.
     pub fn exit_code(&self) -> u8 {
-        1
+        match self {
+            Self::Store { source, .. } => match source.kind {
+                ErrorKind::AccessDenied | ErrorKind::BadCredentials | ErrorKind::NoCredentials => 3,
+                ErrorKind::Invalid => 2,
+                _ => 4,
+            },
+            Self::Descriptor { .. } => 2,
+            Self::Mount { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
+        }
     }
 }
 
-/// Mounts and returns when the mount answers.
+/// The likely fix, as the end of the line.
+fn advice(error: &store::Error) -> &'static str {
+    match error.kind {
+        ErrorKind::NoSuchBucket | ErrorKind::NotFound => "; check the bucket's name and that it lives at this endpoint",
+        ErrorKind::AccessDenied => "; the key needs permission to list the bucket and to get its objects",
+        ErrorKind::BadCredentials => "; check key id, secret and token, and that the clock of this machine is right",
+        ErrorKind::NoCredentials => "; for a public bucket add --signature none",
+        ErrorKind::WrongEndpoint => "; set --region and --endpoint to where the bucket lives",
+        ErrorKind::Connect => "; check --endpoint and the network",
+        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Throttled => "; check that the endpoint is up and can be reached from here",
+        ErrorKind::Corrupt => "; check that the endpoint speaks this protocol: s3:// or oss://",
+        ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable | ErrorKind::Invalid => "",
+    }
+}
+
+fn mount_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; mounting without root needs fusermount3 (package fuse3), and /dev/fuse must exist (modprobe fuse)",
+        io::ErrorKind::PermissionDenied => "; run as root, or install fuse3 and check the permissions of /dev/fuse and of the directory",
+        _ => "",
+    }
+}
+
+/// Mounts what `settings` name and returns when the mount answers.
 ///
 /// # Errors
-/// When the bucket cannot be reached or the directory cannot be mounted.
+/// Why it does not, with the likely fix. Nothing is left mounted.
 pub fn start(settings: &Settings) -> Result<Mounted, Error> {
-    Err(Error(format!("cannot mount {}: the layers below are not joined yet", settings.source)))
+    let process = |what| move |source| Error::Process { what, source };
+    let runtime = Builder::new_multi_thread().enable_all().thread_name("windlass-io").build().map_err(process("start the runtime"))?;
+    let location = Location::describe(&settings.store);
+    let store_error = |source| Error::Store { location: Box::new(location), source: Box::new(source) };
+    let metrics = Arc::new(Metrics::default());
+    let prefix = Key::from(settings.vfs.prefix.as_str());
+    let store = runtime.block_on(async {
+        let store = store::open(&settings.store, Arc::clone(&metrics)).await?;
+        store::probe(&store, &prefix).await?;
+        Ok(store)
+    });
+    let store = store.map_err(store_error)?;
+    let budget = Budget::new(&settings.budget);
+    let deadline = settings.store.request_timeout + BEYOND_REQUEST;
+    let reader = {
+        let _runtime = runtime.enter();
+        Reader::new(store.clone(), Arc::clone(&budget), Arc::clone(&metrics), settings.reader.clone(), deadline)
+    };
+    let names = Names::new(store, settings.vfs.clone());
+    let files = Files::new(Arc::clone(&names), reader.clone());
+    let session = Arc::new(attach(settings, names, Arc::clone(&files), &runtime)?);
+    let mounted = Mounted { runtime: Some(runtime), session, reader, metrics, budget, unmounted: false };
+    mounted.keep_house(files);
+    mounted.wait_for_answer(&settings.mountpoint)?;
+    Ok(mounted)
+}
+
+fn attach(settings: &Settings, names: Arc<Names>, files: Arc<Files>, runtime: &Runtime) -> Result<Session, Error> {
+    let handle = runtime.handle().clone();
+    match &settings.mountpoint {
+        MountTarget::Directory(path) => fuse::mount(names, files, handle, path, &settings.source.to_string(), &settings.fuse)
+            .map_err(|source| Error::Mount { target: path.clone(), source }),
+        MountTarget::Fd(number) => {
+            let refuse = |reason: String| Error::Descriptor { number: *number, reason };
+            let fd = fuse_descriptor(*number).map_err(refuse)?;
+            fuse::attach(names, files, handle, fd).map_err(|error| refuse(format!("{error}; is it mounted, and still?")))
+        }
+    }
+}
+
+/// A descriptor of /dev/fuse, opened for reading and writing.
+fn fuse_descriptor(number: RawFd) -> Result<OwnedFd, String> {
+    let fd = sys::duplicate(number).map_err(|error| format!("{error}: the parent must leave it open for this process"))?;
+    let target = std::fs::read_link(format!("/proc/self/fd/{number}")).map_err(|error| error.to_string())?;
+    // The path is what it had when it was opened: in the parent's mount namespace, where /dev/fuse is /dev/fuse.
+    if target != Path::new("/dev/fuse") {
+        return Err(format!("it is {}, not /dev/fuse", target.display()));
+    }
+    let flags = rustix::fs::fcntl_getfl(fd.as_fd()).map_err(|error| error.to_string())?;
+    if !flags.contains(rustix::fs::OFlags::RDWR) {
+        return Err("it is not open for reading and writing".into());
+    }
+    Ok(fd)
 }
 
 impl Mounted {
-    /// Serves until a signal or an unmount from outside.
+    /// The counters of this mount.
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// The memory of this mount.
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// Serves until SIGINT, SIGTERM or an unmount from outside, and unmounts.
     ///
     /// # Errors
-    /// When the session breaks.
-    pub fn serve_until_signal(self) -> Result<(), Error> {
-        Ok(())
+    /// When the mount cannot be taken away.
+    pub fn serve_until_signal(mut self) -> Result<(), Error> {
+        let runtime = self.runtime();
+        let signals = runtime.block_on(async { Ok((signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)) });
+        let signals = signals.map_err(|source| Error::Process { what: "listen for signals", source })?;
+        runtime.block_on(end(&self.session, signals));
+        self.take_down()
     }
+
+    /// Unmounts.
+    ///
+    /// # Errors
+    /// When the mount cannot be taken away.
+    pub fn unmount(mut self) -> Result<(), Error> {
+        self.take_down()
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("only drop takes the runtime")
+    }
+
+    /// The tasks that belong to the mount itself; they end with its runtime.
+    fn keep_house(&self, files: Arc<Files>) {
+        let reader = self.reader.clone();
+        self.runtime().spawn(async move {
+            let mut ticks = tokio::time::interval(HOUSEKEEPING);
+            loop {
+                ticks.tick().await;
+                reader.on_time();
+            }
+        });
+        let session = Arc::clone(&self.session);
+        self.runtime().spawn(async move {
+            loop {
+                let changed = files.next_changed().await;
+                let session = Arc::clone(&session);
+                // The kernel may wait for a page that one of our own threads has to bring.
+                let told = tokio::task::spawn_blocking(move || session.invalidate(&changed)).await;
+                if let Err(error) = told {
+                    tracing::warn!(%error, "could not tell the kernel of changed files");
+                }
+            }
+        });
+    }
+
+    /// Asks the mount for its root, as the first user will.
+    fn wait_for_answer(&self, target: &MountTarget) -> Result<(), Error> {
+        let MountTarget::Directory(path) = target else { return Ok(()) };
+        let question = path.clone();
+        let answer = self.runtime().block_on(async {
+            tokio::time::timeout(ANSWER, tokio::task::spawn_blocking(move || std::fs::metadata(question))).await
+        });
+        let failed = |source| Error::Mount { target: path.clone(), source };
+        match answer {
+            Ok(Ok(Ok(_))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(failed(error)),
+            Ok(Err(error)) => Err(failed(io::Error::other(error))),
+            Err(_) => Err(failed(io::Error::new(io::ErrorKind::TimedOut, format!("the mount did not answer within {ANSWER:?}")))),
+        }
+    }
+
+    fn take_down(&mut self) -> Result<(), Error> {
+        if std::mem::replace(&mut self.unmounted, true) {
+            return Ok(());
+        }
+        self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = self.take_down() {
+            tracing::error!(%error, "left mounted");
+        }
+        if let Some(runtime) = self.runtime.take() {
+            // Requests of files that are still open would otherwise keep it.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+async fn end(session: &Session, (mut interrupt, mut terminate): (Signal, Signal)) {
+    let why: &dyn fmt::Display = tokio::select! {
+        _ = interrupt.recv() => &"SIGINT",
+        _ = terminate.recv() => &"SIGTERM",
+        () = session.ended() => &"it was unmounted",
+    };
+    tracing::info!(reason = %why, "ending");
 }

@@ -1,5 +1,381 @@
 //! The read window: turns reads of one object into parallel range GETs that run ahead of the reader.
+//!
+//! [`Reader`] is one per process, [`ObjectHandle`] one per open file. A read goes down in two steps: [`begin`]
+//! (synchronous, a few microseconds: finds or starts the extents) and, when bytes are still on their way, [`finish`].
+//! What decides is pure (`streams`, `jumps`, `window`, `plan`); `object` holds the state, `fetch` acts.
+//!
+//! Invariant: a handle reads the one version it was opened with.
+//!
+//! [`begin`]: ObjectHandle::begin
+//! [`finish`]: Pending::finish
 
+mod extent;
+mod fetch;
+mod gate;
+mod jumps;
+mod object;
 mod options;
+mod plan;
+mod streams;
+mod window;
 
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::budget::Budget;
+use crate::metrics::Metrics;
+use crate::store::{self, ETag, Key, ObjectMeta, ObjectStore};
+
+pub use jumps::ReaderId;
 pub use options::{Options, PrefetchChunks};
+
+use extent::Extent;
+use fetch::Fetcher;
+use gate::Gate;
+use object::{Object, Spare};
+use streams::StreamId;
+
+/// GETs in flight when nobody chose: twice what ossfs 1 uses, enough for 10 GB/s at 90 MB/s a connection.
+const AUTO_CONCURRENCY: usize = 128;
+
+/// A stream that was read within this time has a share of the memory.
+const ACTIVE: Duration = Duration::from_secs(2);
+
+/// How long a count of the active streams is believed.
+const COUNT_EVERY: Duration = Duration::from_millis(50);
+
+/// A stream nobody read for this long gives its window back; its reader starts over when it returns.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Why a read failed. Cloneable, because one fetch serves many readers.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The store failed, after all retries.
+    #[error(transparent)]
+    Store(store::Error),
+    /// The fetch was given up because its stream was left; asking again starts over. Never leaves this module.
+    #[error("the fetch was given up")]
+    GivenUp,
+    /// No memory could be had.
+    #[error("no memory for a chunk: {0}")]
+    Memory(Arc<str>),
+    /// The bytes did not arrive in time.
+    #[error("no data within {0:?}")]
+    Deadline(Duration),
+}
+
+impl PartialEq for ReadError {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Store(a), Self::Store(b)) => a.kind == b.kind,
+            (Self::Memory(a), Self::Memory(b)) => a == b,
+            (Self::Deadline(a), Self::Deadline(b)) => a == b,
+            (Self::GivenUp, Self::GivenUp) => true,
+            _ => false,
+        }
+    }
+}
+
+/// The reader of a process. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Reader(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    store: Arc<dyn ObjectStore>,
+    budget: Arc<Budget>,
+    metrics: Arc<Metrics>,
+    options: Options,
+    deadline: Duration,
+    runtime: Handle,
+    gate: Arc<Gate>,
+    objects: Mutex<HashMap<(Key, ETag), Arc<Object>>>,
+    active: Mutex<(Instant, usize)>,
+    stamps: AtomicU64,
+    handles: AtomicU64,
+}
+
+impl Reader {
+    /// A reader of `store`. Its fetches run on the runtime that this is called in; a read that got no bytes within
+    /// `deadline` fails.
+    pub fn new(store: Arc<dyn ObjectStore>, budget: Arc<Budget>, metrics: Arc<Metrics>, options: Options, deadline: Duration) -> Self {
+        let gate = Gate::new(options.prefetch_concurrency.unwrap_or(AUTO_CONCURRENCY));
+        Self(Arc::new(Shared {
+            store,
+            budget,
+            metrics,
+            options,
+            deadline,
+            runtime: Handle::current(),
+            gate,
+            objects: Mutex::default(),
+            active: Mutex::new((Instant::now(), 0)),
+            stamps: AtomicU64::new(0),
+            handles: AtomicU64::new(0),
+        }))
+    }
+
+    /// Opens one version of an object. A small one (up to a chunk) is asked for at once.
+    pub fn open(&self, meta: &ObjectMeta) -> ObjectHandle {
+        let shared = &self.0;
+        let key = (meta.key.clone(), meta.etag.clone());
+        let object = {
+            let mut objects = shared.objects.lock();
+            let object = objects.entry(key).or_insert_with(|| Arc::new(Object::new(meta)));
+            object.on_open();
+            Arc::clone(object)
+        };
+        if object.size <= shared.options.chunk_size.as_u64() {
+            object.fetch_whole(&Fetcher { shared, object: &object });
+        }
+        let id = shared.handles.fetch_add(1, Ordering::Relaxed) + 1;
+        ObjectHandle { id, object, shared: Arc::clone(shared) }
+    }
+
+    /// Housekeeping, about once a second: ends streams whose readers are gone and gives idle memory back.
+    pub fn on_time(&self) {
+        let now = Instant::now();
+        for object in self.0.open_objects() {
+            let cancelled = object.on_time(now, IDLE, &self.0.options);
+            self.0.metrics.cancelled_fetches.add(cancelled as u64);
+        }
+        self.0.budget.trim(Duration::from_secs(5));
+    }
+}
+
+impl Shared {
+    fn stamp(&self) -> u64 {
+        self.stamps.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn open_objects(&self) -> Vec<Arc<Object>> {
+        self.objects.lock().values().cloned().collect()
+    }
+
+    /// A stream's part of the memory: three quarters of it over the streams that are being read.
+    fn share(&self) -> u64 {
+        let now = Instant::now();
+        let mut active = self.active.lock();
+        if now.duration_since(active.0) >= COUNT_EVERY {
+            let count = self.open_objects().iter().map(|object| object.active_streams(now, ACTIVE)).sum();
+            *active = (now, count);
+        }
+        (self.budget.limit() as u64 / 4 * 3) / active.1.max(1) as u64
+    }
+
+    /// Frees at least `need` bytes if that much can be spared: isolated pieces first, then what lies behind streams,
+    /// then what is farthest ahead of them.
+    fn reclaim(&self, need: usize) {
+        let freed = self.reclaim_pieces();
+        if freed >= need {
+            return;
+        }
+        let objects = self.open_objects();
+        let mut spares = spares(&objects, |spare| spare.extent.windowed);
+        spares.sort_by_key(|(_, spare)| std::cmp::Reverse(spare.distance.unwrap_or(u64::MAX)));
+        self.let_go(&spares, need - freed);
+    }
+
+    /// Frees a sixteenth of the budget from isolated pieces, the least recently used first; returns the bytes. That
+    /// much at a time, so that a full budget is not searched for every piece.
+    fn reclaim_pieces(&self) -> usize {
+        let objects = self.open_objects();
+        let mut spares = spares(&objects, |spare| !spare.extent.windowed);
+        spares.sort_by_key(|(_, spare)| spare.extent.last_use());
+        self.let_go(&spares, self.budget.limit() / 16)
+    }
+
+    fn let_go(&self, spares: &[(&Arc<Object>, Spare)], goal: usize) -> usize {
+        let mut freed = 0;
+        for (object, spare) in spares {
+            if freed >= goal {
+                break;
+            }
+            freed += spare.extent.len();
+            let cancelled = object.drop_extents(vec![spare.extent.range.start]);
+            self.metrics.cancelled_fetches.add(cancelled as u64);
+        }
+        freed
+    }
+}
+
+fn spares(objects: &[Arc<Object>], of: impl Fn(&Spare) -> bool) -> Vec<(&Arc<Object>, Spare)> {
+    let all = objects.iter().flat_map(|object| object.spares().into_iter().map(move |spare| (object, spare)));
+    all.filter(|(_, spare)| of(spare)).collect()
+}
+
+/// One open file.
+#[derive(Debug)]
+pub struct ObjectHandle {
+    id: u64,
+    object: Arc<Object>,
+    shared: Arc<Shared>,
+}
+
+impl ObjectHandle {
+    /// The length of the object.
+    pub fn size(&self) -> u64 {
+        self.object.size
+    }
+
+    /// The version it reads.
+    pub fn etag(&self) -> &ETag {
+        &self.object.etag
+    }
+
+    /// The first step of a read of `len` bytes at `offset` by `thread`: finds or starts what it needs and what comes
+    /// after it. What lies past the end of the object is cut off.
+    pub fn begin(&self, thread: u32, offset: u64, len: usize) -> Pending {
+        let read = offset.min(self.object.size)..offset.saturating_add(len as u64).min(self.object.size);
+        let (shared, object) = (&self.shared, &self.object);
+        if read.is_empty() {
+            return Pending { read, extents: Vec::new(), stream: None, shared: Arc::clone(shared), object: Arc::clone(object) };
+        }
+        let who = ReaderId { handle: self.id, thread };
+        let (planned, cancelled) = object.on_read(who, &read, shared.share(), &shared.options, &Fetcher { shared, object });
+        shared.metrics.cancelled_fetches.add(cancelled as u64);
+        if planned.new_stream {
+            shared.active.lock().1 += 1;
+        }
+        if planned.short_bytes > 0 {
+            // Pieces of earlier random reads make room for a window; other windows do not.
+            shared.reclaim_pieces();
+        }
+        Pending { read, extents: planned.extents, stream: planned.stream, shared: Arc::clone(shared), object: Arc::clone(object) }
+    }
+
+    /// Both steps of a read.
+    ///
+    /// # Errors
+    /// As [`Pending::finish`].
+    pub async fn read(&self, thread: u32, offset: u64, len: usize) -> Result<ReadData, ReadError> {
+        let pending = self.begin(thread, offset, len);
+        match pending.ready() {
+            Some(data) => Ok(data),
+            None => pending.finish().await,
+        }
+    }
+
+    /// The ranges of the object that are in memory or on their way, in order.
+    pub fn resident(&self) -> Vec<Range<u64>> {
+        self.object.resident()
+    }
+}
+
+impl Drop for ObjectHandle {
+    fn drop(&mut self) {
+        // The map is locked over the count, so that nobody opens the object between its end and its removal.
+        let mut objects = self.shared.objects.lock();
+        let closed = self.object.on_close(self.id, &self.shared.options);
+        if closed.was_last {
+            objects.remove(&(self.object.key.clone(), self.object.etag.clone()));
+        }
+        self.shared.metrics.cancelled_fetches.add(closed.cancelled as u64);
+    }
+}
+
+/// A read whose extents are known.
+#[derive(Debug)]
+pub struct Pending {
+    read: Range<u64>,
+    extents: Vec<Arc<Extent>>,
+    stream: Option<StreamId>,
+    shared: Arc<Shared>,
+    object: Arc<Object>,
+}
+
+impl Pending {
+    /// The bytes, if they are all there.
+    pub fn ready(&self) -> Option<ReadData> {
+        let data = self.collect()?;
+        self.shared.metrics.window_hits.add(1);
+        self.shared.metrics.read_bytes.add(data.len() as u64);
+        Some(data)
+    }
+
+    /// The second step: waits for the bytes.
+    ///
+    /// # Errors
+    /// What the store said after its retries, or that nothing came within the deadline.
+    pub async fn finish(mut self) -> Result<ReadData, ReadError> {
+        self.shared.metrics.window_misses.add(1);
+        self.object.on_wait(self.stream);
+        let deadline = self.shared.deadline;
+        let data = tokio::time::timeout(deadline, self.wait()).await.map_err(|_| ReadError::Deadline(deadline))??;
+        self.shared.metrics.read_bytes.add(data.len() as u64);
+        Ok(data)
+    }
+
+    async fn wait(&mut self) -> Result<ReadData, ReadError> {
+        loop {
+            match self.wait_for_extents().await {
+                Ok(()) => {}
+                Err(ReadError::GivenUp) => self.ask_again(),
+                Err(error) => return Err(error),
+            }
+            if let Some(data) = self.collect() {
+                return Ok(data);
+            }
+        }
+    }
+
+    async fn wait_for_extents(&self) -> Result<(), ReadError> {
+        for extent in &self.extents {
+            let waiting = extent.want();
+            let ticket = extent.ticket();
+            if ticket != 0 {
+                self.shared.gate.promote(ticket);
+            }
+            waiting.wait_for((self.read.end.min(extent.range.end) - extent.range.start) as usize).await?;
+        }
+        Ok(())
+    }
+
+    fn ask_again(&mut self) {
+        let fetcher = Fetcher { shared: &self.shared, object: &self.object };
+        self.extents = self.object.again(&self.read, &self.shared.options, &fetcher);
+    }
+
+    fn collect(&self) -> Option<ReadData> {
+        let mut parts = Vec::with_capacity(self.extents.len());
+        let mut at = self.read.start;
+        for extent in &self.extents {
+            let end = self.read.end.min(extent.range.end);
+            let part = (at - extent.range.start) as usize..(end - extent.range.start) as usize;
+            extent.bytes(&part)?;
+            parts.push((Arc::clone(extent), part));
+            at = end;
+        }
+        (at == self.read.end).then_some(ReadData { parts })
+    }
+}
+
+/// The bytes of a read, borrowed from the chunks they lie in.
+#[derive(Debug)]
+pub struct ReadData {
+    parts: Vec<(Arc<Extent>, Range<usize>)>,
+}
+
+impl ReadData {
+    /// How many bytes there are.
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|(_, part)| part.len()).sum()
+    }
+
+    /// Whether there are none: the read began at or past the end.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, a slice per chunk.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().map(|(extent, part)| extent.bytes(part).expect("they were there when the read was collected"))
+    }
+}

@@ -1,6 +1,7 @@
 //! Names in the store. A key is bytes: stores promise UTF-8 but listings may carry anything, so no code above
 //! this layer assumes text.
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -35,6 +36,13 @@ impl Key {
     /// Whether the key names a directory marker or a common prefix: it is empty or ends in `/`.
     pub fn is_prefix(&self) -> bool {
         self.0.last().is_none_or(|&b| b == b'/')
+    }
+}
+
+/// Maps keyed by `Key` can be asked with a slice of a longer key. Derived Eq, Ord and Hash are those of the bytes.
+impl Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
     }
 }
 

@@ -2,10 +2,18 @@
 //! not know which dialect answers. Invariant: bytes given to a [`RangeSink`] are the bytes of the one version
 //! that was asked for, in order, from the start of the range, each exactly once.
 
+mod answer;
+mod endpoint;
 mod error;
 mod key;
+pub mod memory;
+mod open;
 mod options;
+mod passwd;
 mod range;
+mod redirect;
+mod retry;
+mod s3;
 
 use std::fmt;
 use std::ops::Range;
@@ -15,7 +23,9 @@ use async_trait::async_trait;
 
 pub use error::{Error, ErrorKind, Op, Result};
 pub use key::{ETag, Key};
+pub use open::{Location, open, probe};
 pub use options::{CredentialOptions, Dialect, Options, Signature, StaticKeys};
+pub use retry::{Policy, Retrying};
 
 /// What a store tells about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

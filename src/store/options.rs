@@ -69,6 +69,8 @@ pub struct Options {
     pub path_style: Option<bool>,
     pub signature: Signature,
     pub credentials: CredentialOptions,
+    /// Hosts besides the endpoint that may see our signature when a data GET is redirected to them: `host`, `host:port`, or `.domain`.
+    pub redirect_hosts: Vec<String>,
     /// How often a failed request is sent again.
     pub retries: usize,
     /// Longest wait for a connection.
@@ -89,6 +91,7 @@ impl Default for Options {
             path_style: None,
             signature: Signature::V4,
             credentials: CredentialOptions::default(),
+            redirect_hosts: Vec::new(),
             retries: 10,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),

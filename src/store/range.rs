@@ -1,13 +1,33 @@
 //! The hot path: one range GET, from a signed request to bytes in a sink. Both dialects use it; they only differ
-//! in how they sign. It does not retry (see the retry decorator) and knows nothing of chunks.
+//! in how they sign. It does not retry (see the retry decorator) and knows nothing of chunks. Invariant: a byte
+//! reaches the sink only after status, Content-Range and ETag of its answer were found to be those asked for.
+//!
+//! reqwest rather than a hand-written client: over loopback its stream, copied at once into the reader's memory,
+//! costs 0.116 CPU-seconds a GiB where bare sockets cost 0.10 and the SDK's stream 0.173.
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http::HeaderMap;
-use reqwest::Url;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use reqwest::{Response, Url};
+use tokio::time::timeout;
 
-use super::{Error, ErrorKind, Key, Op, RangeRequest, RangeSink, Result};
+use super::answer::{self, Answer};
+use super::redirect::{self, AllowList, MAX_HOPS, Remembered, Target};
+use super::{ETag, Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
+use crate::metrics::Metrics;
+
+/// Connections kept per host: above every concurrency that the reader reaches, so that none is reopened while reads go on.
+const IDLE_CONNECTIONS: usize = 512;
+
+/// Below what stores and load balancers keep (S3 about 20 s idle, OSS 60 s): a request on a connection that the
+/// other side is closing costs a retry.
+const IDLE_FOR: Duration = Duration::from_secs(15);
+
+/// An error document is a few hundred bytes; what is longer is not one.
+const ERROR_BODY_LIMIT: usize = 64 << 10;
 
 /// A GET of a whole object, signed; Range and If-Match are added by the range path and are not part of the
 /// signature, so one of these serves many ranges of the object until it expires.
@@ -21,6 +41,28 @@ pub(super) struct SignedGet {
 #[async_trait]
 pub(super) trait SignGet: Send + Sync {
     async fn sign_get(&self, key: &Key) -> Result<SignedGet>;
+
+    /// The headers for a trusted host that `signed` was redirected to. As it stands for signatures that do not
+    /// cover host and path of the URL (OSS); those that do sign again.
+    async fn sign_redirected(&self, signed: &SignedGet, _key: &Key, _target: &Url) -> Result<HeaderMap> {
+        Ok(signed.headers.clone())
+    }
+}
+
+/// The settings that every HTTP client of a dialect shares.
+pub(super) fn client_builder(options: &Options) -> reqwest::ClientBuilder {
+    reqwest::Client::builder()
+        .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
+        // Redirects are followed below, where it is known which headers may go along.
+        .redirect(reqwest::redirect::Policy::none())
+        .referer(false)
+        .retry(reqwest::retry::never())
+        // One stream of HTTP/2 is limited by its window and all share one connection; ranges want several.
+        .http1_only()
+        .tcp_nodelay(true)
+        .connect_timeout(options.connect_timeout)
+        .pool_max_idle_per_host(IDLE_CONNECTIONS)
+        .pool_idle_timeout(IDLE_FOR)
 }
 
 /// The HTTP client of the data path.
@@ -28,16 +70,227 @@ pub(super) trait SignGet: Send + Sync {
 pub(super) struct RangeClient {
     http: reqwest::Client,
     stall_timeout: Duration,
+    allowed: AllowList,
+    remembered: Remembered,
+    metrics: Arc<Metrics>,
 }
 
 impl RangeClient {
-    pub fn new(http: reqwest::Client, stall_timeout: Duration) -> Self {
-        Self { http, stall_timeout }
+    /// `http` comes from [`client_builder`].
+    pub fn new(http: reqwest::Client, options: &Options, metrics: Arc<Metrics>) -> Self {
+        Self {
+            http,
+            stall_timeout: options.stall_timeout,
+            allowed: AllowList::new(&options.redirect_hosts),
+            remembered: Remembered::new(),
+            metrics,
+        }
     }
 
-    /// Fetches `request` into `sink`: one attempt.
+    /// Fetches `request` into `sink`: one attempt. The target that the object was redirected to last time is tried
+    /// first; whatever it answers but the bytes, the endpoint is asked again at once.
     pub async fn get(&self, signer: &dyn SignGet, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        let _ = (signer, sink, &self.http, self.stall_timeout);
-        Err(Error::new(ErrorKind::Invalid, Op::Get, &request.key, "not written yet"))
+        let conditions = Conditions::new(request)?;
+        if let Some(target) = self.remembered.get(&request.key) {
+            if let Ok(response) = self.send(&target, &conditions, &request.key).await
+                && check(&response, request).is_ok()
+            {
+                return self.copy(response, request, sink).await.inspect_err(|_| self.remembered.forget(&request.key));
+            }
+            self.remembered.forget(&request.key);
+        }
+        let response = self.follow(signer, &conditions, &request.key).await?;
+        if !response.status().is_success() {
+            return Err(self.refusal(response, request).await);
+        }
+        check(&response, request)?;
+        self.copy(response, request, sink).await.inspect_err(|_| self.remembered.forget(&request.key))
+    }
+
+    /// Sends the request to the endpoint and after its redirects, up to the first answer that is none.
+    async fn follow(&self, signer: &dyn SignGet, conditions: &Conditions, key: &Key) -> Result<Response> {
+        let signed = signer.sign_get(key).await?;
+        let mut target = Target { url: signed.url.clone(), headers: signed.headers.clone() };
+        for hop in 0..=MAX_HOPS {
+            let response = self.send(&target, conditions, key).await?;
+            let status = response.status();
+            // S3 says "wrong region" with a 301 that has no location and a document that names the right one.
+            if !redirect::is_redirect(status) || !response.headers().contains_key(header::LOCATION) {
+                if hop > 0 && status.is_success() {
+                    self.remembered.insert(key, target);
+                }
+                return Ok(response);
+            }
+            let url = redirect::location(&target.url, response.headers())
+                .map_err(|refused| answered(ErrorKind::Invalid, key, status, refused.to_string()))?;
+            let headers = if self.allowed.trusts(&signed.url, &url) && !redirect::is_presigned(&url) {
+                signer.sign_redirected(&signed, key, &url).await?
+            } else {
+                let mut headers = signed.headers.clone();
+                redirect::strip_credentials(&mut headers);
+                headers
+            };
+            target = Target { url, headers };
+        }
+        Err(Error::new(ErrorKind::Invalid, Op::Get, key, format!("more than {MAX_HOPS} redirects")))
+    }
+
+    async fn send(&self, target: &Target, conditions: &Conditions, key: &Key) -> Result<Response> {
+        let mut headers = target.headers.clone();
+        headers.extend(conditions.0.clone());
+        self.metrics.get_requests.add(1);
+        let sent = self.http.get(target.url.clone()).headers(headers).send();
+        match timeout(self.stall_timeout, sent).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(error)) => Err(answer::transport(Op::Get, key, &error)),
+            Err(_) => Err(Error::new(ErrorKind::Timeout, Op::Get, key, format!("no answer for {:?}", self.stall_timeout))),
+        }
+    }
+
+    /// Copies the body into the sink. A byte too many or too few is an error of its own: HTTP framing alone does
+    /// not show it when the length is unknown.
+    async fn copy(&self, mut response: Response, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        let wanted = request.range.end - request.range.start;
+        let mut got = 0_u64;
+        loop {
+            let piece = match timeout(self.stall_timeout, response.chunk()).await {
+                Ok(Ok(Some(piece))) => piece,
+                Ok(Ok(None)) if got == wanted => return Ok(()),
+                Ok(Ok(None)) => return Err(corrupt(request, format!("short body: got {got} of {wanted} bytes"))),
+                Ok(Err(error)) if ended_early(&error) => {
+                    return Err(corrupt(request, format!("short body: got {got} of {wanted} bytes")));
+                }
+                Ok(Err(error)) => {
+                    let mut error = answer::transport(Op::Get, &request.key, &error);
+                    error.message = format!("{} after {got} of {wanted} bytes", error.message);
+                    return Err(error);
+                }
+                Err(_) => {
+                    let message = format!("no byte for {:?} after {got} of {wanted} bytes", self.stall_timeout);
+                    return Err(Error::new(ErrorKind::Timeout, Op::Get, &request.key, message));
+                }
+            };
+            self.metrics.fetched_bytes.add(piece.len() as u64);
+            if piece.len() as u64 > wanted - got {
+                return Err(corrupt(request, format!("long body: more than {wanted} bytes")));
+            }
+            got += piece.len() as u64;
+            fill(sink, &piece);
+        }
+    }
+
+    /// The error that an answer without the bytes is.
+    async fn refusal(&self, mut response: Response, request: &RangeRequest) -> Error {
+        let mut body = Vec::new();
+        while body.len() < ERROR_BODY_LIMIT
+            && let Ok(Ok(Some(piece))) = timeout(self.stall_timeout, response.chunk()).await
+        {
+            body.extend_from_slice(&piece);
+        }
+        let mut error = Answer::new(response.status().as_u16(), response.headers(), &body).into_error(Op::Get, &request.key);
+        if error.kind == ErrorKind::RangeNotSatisfiable && is_other_version(response.headers(), request) {
+            error.kind = ErrorKind::Replaced;
+            "the object was replaced by a shorter one".clone_into(&mut error.message);
+        }
+        error
     }
 }
+
+/// The headers that make a GET of an object a GET of one range of one version.
+struct Conditions([(HeaderName, HeaderValue); 3]);
+
+impl Conditions {
+    fn new(request: &RangeRequest) -> Result<Self> {
+        let Range { start, end } = request.range;
+        let etag = HeaderValue::from_str(request.etag.as_str())
+            .map_err(|_| Error::new(ErrorKind::Invalid, Op::Get, &request.key, "the etag cannot be sent as a header"))?;
+        let range = HeaderValue::try_from(format!("bytes={start}-{}", end - 1)).expect("digits are valid in a header");
+        let identity = HeaderValue::from_static("identity");
+        Ok(Self([(header::RANGE, range), (header::IF_MATCH, etag), (header::ACCEPT_ENCODING, identity)]))
+    }
+}
+
+/// Whether the head of an answer promises exactly the bytes that were asked for.
+fn check(response: &Response, request: &RangeRequest) -> Result<()> {
+    let Range { start, end } = request.range;
+    let (status, headers) = (response.status(), response.headers());
+    match status {
+        StatusCode::PARTIAL_CONTENT => {
+            let text = headers.get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok()).unwrap_or("none");
+            if content_range(text).is_none_or(|(first, last, total)| first != start || last != end - 1 || total.is_some_and(|t| t < end)) {
+                let message = format!("asked for bytes {start}-{}, the answer has Content-Range {text:?}", end - 1);
+                return Err(answered(ErrorKind::Corrupt, &request.key, status, message));
+            }
+        }
+        // Some servers answer a range that is the whole object without a 206.
+        StatusCode::OK if start == 0 => {}
+        status => {
+            let message = format!("asked for bytes {start}-{}, the answer is not partial", end - 1);
+            return Err(answered(ErrorKind::Corrupt, &request.key, status, message));
+        }
+    }
+    // Stores exist that accept If-Match and ignore it.
+    match headers.get(header::ETAG).and_then(|value| value.to_str().ok()) {
+        Some(etag) if same_version(etag, &request.etag) => {}
+        Some(_) => return Err(answered(ErrorKind::Replaced, &request.key, status, "the object was replaced".to_owned())),
+        None => return Err(answered(ErrorKind::Corrupt, &request.key, status, "the answer has no ETag".to_owned())),
+    }
+    match response.content_length() {
+        Some(length) if length != end - start => {
+            let message = format!("asked for {} bytes, the answer has {length}", end - start);
+            Err(answered(ErrorKind::Corrupt, &request.key, status, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// First byte, last byte and size of the object, of `bytes 0-9/100`; the size may be `*`.
+fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
+    let (range, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let total = if total == "*" { None } else { Some(total.parse().ok()?) };
+    Some((first.trim().parse().ok()?, last.trim().parse().ok()?, total))
+}
+
+/// Whether two spellings name one version: listings of some stores leave the quotes out.
+fn same_version(answer: &str, asked: &ETag) -> bool {
+    answer.trim().trim_matches('"') == asked.as_str().trim_matches('"')
+}
+
+/// Whether a 416 comes from another version: it says so, or the object is now too short for a range that lay inside it.
+fn is_other_version(headers: &HeaderMap, request: &RangeRequest) -> bool {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    match (text(header::ETAG), text(header::CONTENT_RANGE).and_then(|range| range.strip_prefix("bytes */")?.parse::<u64>().ok())) {
+        (Some(etag), _) => !same_version(etag, &request.etag),
+        (None, Some(total)) => total < request.range.end,
+        (None, None) => false,
+    }
+}
+
+fn fill(sink: &mut dyn RangeSink, mut piece: &[u8]) {
+    while !piece.is_empty() {
+        let spare = sink.spare();
+        let n = spare.len().min(piece.len());
+        assert!(n > 0, "a sink has room until its range is complete");
+        spare[..n].copy_from_slice(&piece[..n]);
+        sink.advance(n);
+        piece = &piece[n..];
+    }
+}
+
+/// Whether the connection closed before the promised length.
+fn ended_early(error: &reqwest::Error) -> bool {
+    let eof = |io: &std::io::Error| io.kind() == std::io::ErrorKind::UnexpectedEof;
+    answer::causes(error).any(|cause| cause.downcast_ref::<std::io::Error>().is_some_and(eof))
+}
+
+fn answered(kind: ErrorKind, key: &Key, status: StatusCode, message: String) -> Error {
+    Error { status: Some(status.as_u16()), ..Error::new(kind, Op::Get, key, message) }
+}
+
+fn corrupt(request: &RangeRequest, message: String) -> Error {
+    Error::new(ErrorKind::Corrupt, Op::Get, &request.key, message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! Carries one extent from decision to bytes: memory, a place among the GETs in flight, the request.
+
+use std::sync::Arc;
+
+use tokio::task::AbortHandle;
+use tokio::time::Duration;
+
+use crate::budget::Lease;
+use crate::store::RangeRequest;
+
+use super::extent::{Extent, Filling};
+use super::gate::{Entry, Place};
+use super::object::{Fetches, Object};
+use super::{ReadError, Shared};
+
+/// A reader that waits for memory looks this often for something to let go: what was in use a moment ago may not be
+/// any more.
+const RECLAIM_EVERY: Duration = Duration::from_millis(10);
+
+/// Starts the fetches of one object.
+pub(super) struct Fetcher<'a> {
+    pub shared: &'a Arc<Shared>,
+    pub object: &'a Arc<Object>,
+}
+
+impl Fetches for Fetcher<'_> {
+    fn start(&self, extent: &Arc<Extent>, lease: Option<Lease>) -> AbortHandle {
+        let task = fetch(Arc::clone(self.shared), Arc::clone(self.object), Arc::clone(extent), lease);
+        self.shared.runtime.spawn(task).abort_handle()
+    }
+
+    fn memory(&self, len: usize) -> Option<Lease> {
+        self.shared.budget.try_lease(len)
+    }
+
+    fn stamp(&self) -> u64 {
+        self.shared.stamp()
+    }
+}
+
+/// The task of one extent. Aborting it closes the connection and gives back memory and place.
+async fn fetch(shared: Arc<Shared>, object: Arc<Object>, extent: Arc<Extent>, lease: Option<Lease>) {
+    if let Err(error) = bring(&shared, &object, &extent, lease).await {
+        object.remove(&extent);
+        extent.fail(error);
+    }
+}
+
+async fn bring(shared: &Arc<Shared>, object: &Object, extent: &Extent, lease: Option<Lease>) -> Result<(), ReadError> {
+    let lease = match lease {
+        Some(lease) => lease,
+        None => memory_for(shared, extent.len()).await?,
+    };
+    let _place = enter(shared, extent).await;
+    let request = RangeRequest { key: object.key.clone(), range: extent.range.clone(), etag: object.etag.clone() };
+    let mut filling = Filling::new(extent, lease);
+    shared.store.get_range(&request, &mut filling).await.map_err(ReadError::Store)
+}
+
+/// Memory for a reader that waits: takes it from who can spare it, then queues.
+async fn memory_for(shared: &Arc<Shared>, len: usize) -> Result<Lease, ReadError> {
+    let mut lease = std::pin::pin!(shared.budget.lease(len));
+    loop {
+        tokio::select! {
+            biased;
+            lease = &mut lease => return lease.map_err(|error| ReadError::Memory(error.to_string().into())),
+            () = async {
+                shared.reclaim(len);
+                tokio::time::sleep(RECLAIM_EVERY).await;
+            } => {}
+        }
+    }
+}
+
+async fn enter(shared: &Arc<Shared>, extent: &Extent) -> Place {
+    match shared.gate.enter(extent.is_wanted()) {
+        Entry::Now(place) => place,
+        Entry::Later(ticket, receiver) => {
+            extent.set_ticket(ticket);
+            if extent.is_wanted() {
+                // Somebody began to wait before the ticket was there to be promoted by.
+                shared.gate.promote(ticket);
+            }
+            let place = receiver.await.expect("the gate answers every ticket");
+            extent.set_ticket(0);
+            place
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! One version of one object while it is open: its extents, its streams and their windows. Decides, under one short
+//! lock and with the pure parts beside it, what a read starts, keeps and lets go; `fetch` does it.
+//!
+//! Invariants: extents are disjoint; an extent with a waiter is never let go; bytes are of this version only.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::task::AbortHandle;
+use tokio::time::{Duration, Instant};
+
+use crate::budget::Lease;
+use crate::store::{ETag, Key, ObjectMeta};
+
+use super::extent::Extent;
+use super::jumps::{Jumps, ReaderId};
+use super::plan::{self, Reach};
+use super::streams::{Pattern, StreamId, StreamTable, TABLE_SIZE};
+use super::window::Window;
+use super::{Options, ReadError};
+
+/// Rest of a body that is worth reading to keep the connection.
+const DRAIN_BYTES: usize = 64 << 10;
+
+/// A reader that read within this time still needs what lies around its place.
+const RECENT: Duration = Duration::from_secs(2);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub key: Key,
+    pub etag: ETag,
+    pub size: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    extents: BTreeMap<u64, Held>,
+    streams: StreamTable,
+    windows: Vec<Running>,
+    jumps: Jumps,
+    handles: usize,
+}
+
+#[derive(Debug)]
+struct Held {
+    extent: Arc<Extent>,
+    fetch: AbortHandle,
+}
+
+/// The window of a sequential stream.
+#[derive(Debug)]
+struct Running {
+    stream: StreamId,
+    window: Window,
+    /// Start of the latest read.
+    at: u64,
+    last_read: Instant,
+}
+
+/// What the object needs from the reader to act on its decisions.
+pub(super) trait Fetches {
+    /// Starts the GET of `extent`; `lease` is its memory when there was some at once.
+    fn start(&self, extent: &Arc<Extent>, lease: Option<Lease>) -> AbortHandle;
+    /// Memory for a prefetch, if there is some.
+    fn memory(&self, len: usize) -> Option<Lease>;
+    /// The next stamp of the order of use.
+    fn stamp(&self) -> u64;
+}
+
+/// What a read found or started.
+pub(super) struct Planned {
+    /// The extents that hold or will hold the bytes, in order.
+    pub extents: Vec<Arc<Extent>>,
+    /// Bytes that were not prefetched because there was no memory.
+    pub short_bytes: usize,
+    /// The stream the read belongs to.
+    pub stream: Option<StreamId>,
+    /// The read began a stream.
+    pub new_stream: bool,
+}
+
+/// Something that can be let go, for the reader to choose from when memory is short.
+pub(super) struct Spare {
+    pub extent: Arc<Extent>,
+    /// Bytes between it and the stream that wants it; none when no stream does.
+    pub distance: Option<u64>,
+}
+
+impl Object {
+    pub fn new(meta: &ObjectMeta) -> Self {
+        Self { key: meta.key.clone(), etag: meta.etag.clone(), size: meta.size, state: Mutex::default() }
+    }
+
+    /// Another handle reads it.
+    pub fn on_open(&self) {
+        self.state.lock().handles += 1;
+    }
+
+    /// Starts the GET of all of a small object before anyone reads it.
+    pub fn fetch_whole(&self, fetches: &impl Fetches) {
+        let mut state = self.state.lock();
+        if self.size == 0 || !state.extents.is_empty() {
+            return;
+        }
+        if let Some(lease) = fetches.memory(self.size as usize) {
+            state.start(0..self.size, true, Some(lease), fetches);
+        }
+    }
+
+    /// A handle was closed. The last one takes everything with it.
+    pub fn on_close(&self, handle: u64, options: &Options) -> Closed {
+        let mut state = self.state.lock();
+        state.handles -= 1;
+        if state.handles == 0 {
+            state.streams.clear();
+            state.windows.clear();
+            let all = state.extents.keys().copied().collect();
+            return Closed { cancelled: state.let_go(all), was_last: true };
+        }
+        let left = state.jumps.on_close(handle);
+        Closed { cancelled: state.abandon(&left, options), was_last: false }
+    }
+
+    /// Files a read of `read` (not empty, inside the object) and starts what it makes worth fetching. `share` is the
+    /// stream's part of the memory. Returns also how many fetches were given up.
+    pub fn on_read(&self, who: ReaderId, read: &Range<u64>, share: u64, options: &Options, fetches: &impl Fetches) -> (Planned, usize) {
+        let now = Instant::now();
+        let chunk = options.chunk_size.as_u64();
+        let backward = chunk * u64::from(options.backward_chunks);
+        let mut state = self.state.lock();
+        let capacity = TABLE_SIZE.max(2 * state.handles);
+        let observed = state.streams.on_read(read, backward, capacity);
+        let mut ended: Vec<StreamId> = observed.ended.into_iter().collect();
+        ended.extend(state.jumps.on_read(who, read.start, observed.pattern, now));
+        if state.jumps.somebody_is_away() {
+            ended.extend(state.jumps.on_time(now));
+        }
+        let mut cancelled = if ended.is_empty() { 0 } else { state.abandon(&ended, options) };
+        let mut new_stream = false;
+        let (want, unit, stream) = match observed.pattern {
+            Pattern::Isolated => (self.isolated(&state, read, chunk), chunk, None),
+            Pattern::Sequential { stream, moved } => {
+                new_stream = !state.windows.iter().any(|running| running.stream == stream);
+                let (crossed, reach) = state.advance(stream, read, moved, now, share, options);
+                if crossed {
+                    cancelled += state.sweep(options);
+                }
+                let at = state.running(stream).at;
+                let border = state.streams.border(stream).unwrap_or(self.size);
+                (plan::window(read, at, reach, border.max(read.end)), reach.unit, Some(stream))
+            }
+        };
+        let short_bytes = state.fetch_missing(&want, read, unit, stream.is_some(), fetches);
+        let extents = state.covering(read, fetches.stamp());
+        (Planned { extents, short_bytes, stream, new_stream }, cancelled)
+    }
+
+    /// A read of `stream` has to wait.
+    pub fn on_wait(&self, stream: Option<StreamId>) {
+        if let Some(stream) = stream
+            && let Some(running) = self.state.lock().windows.iter_mut().find(|running| running.stream == stream)
+        {
+            running.window.on_wait();
+        }
+    }
+
+    /// The extents that hold `read` now, after an earlier one was given up; missing bytes are asked for again.
+    pub fn again(&self, read: &Range<u64>, options: &Options, fetches: &impl Fetches) -> Vec<Arc<Extent>> {
+        let mut state = self.state.lock();
+        state.fetch_missing(read, read, options.chunk_size.as_u64(), false, fetches);
+        state.covering(read, fetches.stamp())
+    }
+
+    /// Takes a failed extent out, so that the next read asks the store again.
+    pub fn remove(&self, extent: &Arc<Extent>) {
+        let mut state = self.state.lock();
+        if state.extents.get(&extent.range.start).is_some_and(|held| Arc::ptr_eq(&held.extent, extent)) {
+            state.extents.remove(&extent.range.start);
+        }
+    }
+
+    /// Streams that were read within `recent` of `now`.
+    pub fn active_streams(&self, now: Instant, recent: Duration) -> usize {
+        self.state.lock().windows.iter().filter(|running| now.duration_since(running.last_read) < recent).count()
+    }
+
+    /// What could be let go without disturbing a reader that waits.
+    pub fn spares(&self) -> Vec<Spare> {
+        let state = self.state.lock();
+        let idle = state.extents.values().map(|held| &held.extent).filter(|extent| !extent.is_wanted());
+        let spare = |extent: &Arc<Extent>| {
+            let ahead = state.windows.iter().filter(|running| running.at < extent.range.end);
+            let distance = extent.windowed.then(|| ahead.map(|running| extent.range.start.saturating_sub(running.at)).min()).flatten();
+            Spare { extent: Arc::clone(extent), distance }
+        };
+        idle.map(spare).collect()
+    }
+
+    /// Lets go of `extents`; returns how many were still on their way.
+    pub fn drop_extents(&self, starts: Vec<u64>) -> usize {
+        self.state.lock().let_go(starts)
+    }
+
+    /// Ends the streams whose readers went away or that nobody read for `idle`.
+    pub fn on_time(&self, now: Instant, idle: Duration, options: &Options) -> usize {
+        let mut state = self.state.lock();
+        let mut gone = state.jumps.on_time(now);
+        gone.extend(state.windows.iter().filter(|running| now.duration_since(running.last_read) >= idle).map(|running| running.stream));
+        if gone.is_empty() { 0 } else { state.abandon(&gone, options) }
+    }
+
+    /// The ranges in memory or on their way, in order.
+    pub fn resident(&self) -> Vec<Range<u64>> {
+        self.state.lock().extents.values().map(|held| held.extent.range.clone()).collect()
+    }
+
+    /// An isolated read fetches its pieces; a chunk of which a quarter is there already is being read densely, and
+    /// the rest of it comes as one GET.
+    fn isolated(&self, state: &State, read: &Range<u64>, chunk: u64) -> Range<u64> {
+        let first = read.start / chunk * chunk;
+        let around = first..(first + chunk).min(self.size);
+        let pieces = plan::pieces(read, self.size);
+        if pieces.end > around.end || plan::covered(state.held(&around), &around) * 4 < around.end - around.start {
+            return pieces;
+        }
+        let before = state.held(&around).filter(|have| have.start <= read.start).last().map_or(around.start, |have| have.end);
+        let after = state.held(&around).find(|have| have.start > read.start).map_or(around.end, |have| have.start);
+        pieces.start.min(before.max(around.start))..pieces.end.max(after.min(around.end))
+    }
+}
+
+/// What closing a handle did.
+pub(super) struct Closed {
+    pub cancelled: usize,
+    pub was_last: bool,
+}
+
+impl State {
+    /// The held ranges that touch `within`, in order.
+    fn held<'a>(&'a self, within: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'a> {
+        self.touching(within).map(|held| held.extent.range.clone())
+    }
+
+    fn touching<'a>(&'a self, within: &Range<u64>) -> impl Iterator<Item = &'a Held> + use<'a> {
+        let start = within.start;
+        let before = self.extents.range(..start).next_back().map(|(_, held)| held);
+        before.into_iter().filter(move |held| held.extent.range.end > start).chain(self.extents.range(within.clone()).map(|(_, held)| held))
+    }
+
+    fn running(&mut self, stream: StreamId) -> &mut Running {
+        self.windows.iter_mut().find(|running| running.stream == stream).expect("a sequential read has opened its window")
+    }
+
+    /// Moves a stream's window; says whether the stream entered another chunk, and how far it may run ahead.
+    fn advance(&mut self, stream: StreamId, read: &Range<u64>, moved: u64, now: Instant, share: u64, options: &Options) -> (bool, Reach) {
+        let chunk = options.chunk_size.as_u64();
+        if !self.windows.iter().any(|running| running.stream == stream) {
+            let window = Window::new(options.prefetch_chunks, now);
+            self.windows.push(Running { stream, window, at: read.start, last_read: now });
+        }
+        let running = self.running(stream);
+        running.last_read = now;
+        let before = running.at;
+        if moved > 0 {
+            running.at = running.at.max(read.start);
+            running.window.on_read(now, moved, chunk);
+        }
+        (before / chunk != running.at / chunk, plan::reach(running.window.depth(), chunk, share))
+    }
+
+    /// Starts what is missing of `want`: what `read` needs in any case, the rest as far as there is memory. Returns
+    /// the bytes that had to be left out.
+    fn fetch_missing(&mut self, want: &Range<u64>, read: &Range<u64>, unit: u64, windowed: bool, fetches: &impl Fetches) -> usize {
+        let gaps = plan::missing(self.held(want), want, unit);
+        for gap in gaps {
+            let len = (gap.end - gap.start) as usize;
+            let lease = fetches.memory(len);
+            let in_demand = gap.start < read.end && read.start < gap.end;
+            if lease.is_none() && !in_demand {
+                return len;
+            }
+            self.start(gap, windowed, lease, fetches);
+        }
+        0
+    }
+
+    fn start(&mut self, range: Range<u64>, windowed: bool, lease: Option<Lease>, fetches: &impl Fetches) {
+        let extent = Arc::new(Extent::new(range, windowed));
+        let fetch = fetches.start(&extent, lease);
+        self.extents.insert(extent.range.start, Held { extent, fetch });
+    }
+
+    fn covering(&self, read: &Range<u64>, stamp: u64) -> Vec<Arc<Extent>> {
+        let extents = self.touching(read).map(|held| &held.extent);
+        extents.inspect(|extent| extent.touch(stamp)).cloned().collect()
+    }
+
+    /// Forgets `streams` and lets go of what only they wanted.
+    fn abandon(&mut self, streams: &[StreamId], options: &Options) -> usize {
+        self.streams.remove(streams);
+        let before = self.windows.len();
+        self.windows.retain(|running| !streams.contains(&running.stream));
+        if self.windows.len() == before { 0 } else { self.sweep(options) }
+    }
+
+    /// Lets go of the extents that lie in no stream's window.
+    fn sweep(&mut self, options: &Options) -> usize {
+        let chunk = options.chunk_size.as_u64();
+        let backward = u64::from(options.backward_chunks);
+        let deepest = self.windows.iter().map(|running| running.window.depth()).max().unwrap_or(0);
+        let streams = self.windows.iter().map(|running| (running.at, running.window.depth()));
+        let readers = self.jumps.places(Instant::now(), RECENT).map(|at| (at, deepest));
+        let window = |(at, depth): (u64, u32)| {
+            let current = at / chunk;
+            current.saturating_sub(backward) * chunk..(current + 1 + u64::from(depth)) * chunk
+        };
+        let kept: Vec<Range<u64>> = streams.chain(readers).map(window).collect();
+        let wanted = |range: &Range<u64>| kept.iter().any(|keep| keep.start < range.end && range.start < keep.end);
+        let outside = self.extents.values().map(|held| &held.extent).filter(|extent| extent.windowed && !wanted(&extent.range));
+        let starts = outside.map(|extent| extent.range.start).collect();
+        self.let_go(starts)
+    }
+
+    fn let_go(&mut self, starts: Vec<u64>) -> usize {
+        let mut cancelled = 0;
+        for start in starts {
+            let Some(held) = self.extents.get(&start) else { continue };
+            if held.extent.is_wanted() && self.handles > 0 {
+                continue;
+            }
+            // A body that is nearly here is left to arrive: closing its connection would cost more than the rest.
+            if held.extent.missing_bytes() > DRAIN_BYTES && held.extent.failure().is_none() {
+                cancelled += 1;
+                held.fetch.abort();
+                held.extent.fail(ReadError::GivenUp);
+            }
+            self.extents.remove(&start);
+        }
+        cancelled
+    }
+}

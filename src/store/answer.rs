@@ -1,0 +1,266 @@
+//! What an HTTP answer that is not a success means: status, headers and the XML error body become an [`Error`].
+//! Shared by both dialects and by the range path; it decides nothing about retries. Invariant: a message never
+//! carries a query string or a header of the request, because these may hold signatures.
+
+use std::error::Error as StdError;
+
+use http::HeaderMap;
+use serde::Deserialize;
+
+use super::{Error, ErrorKind, Key, Op};
+
+/// Longest message taken over from a store, so that a log line stays a line.
+const MESSAGE_LIMIT: usize = 240;
+
+/// The facts of an unsuccessful answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub status: u16,
+    pub code: Option<String>,
+    pub message: Option<String>,
+    pub request_id: Option<String>,
+    /// Where the bucket lives, when the answer tells.
+    pub region: Option<String>,
+    /// How the bucket wants to be addressed, when the answer tells.
+    pub endpoint: Option<String>,
+}
+
+/// The error document of S3 and OSS.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct ErrorDocument {
+    code: Option<String>,
+    message: Option<String>,
+    request_id: Option<String>,
+    region: Option<String>,
+    endpoint: Option<String>,
+}
+
+impl Answer {
+    /// Gathers the facts. A body that is not the error document (an HTML page of a proxy, nothing after a HEAD) is
+    /// not a failure here: the status still says enough.
+    pub fn new(status: u16, headers: &HeaderMap, body: &[u8]) -> Self {
+        let document: ErrorDocument = quick_xml::de::from_reader(body).unwrap_or_default();
+        let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        Self {
+            status,
+            code: filled(document.code),
+            message: filled(document.message),
+            request_id: filled(document.request_id).or_else(|| header("x-amz-request-id")).or_else(|| header("x-oss-request-id")),
+            region: header("x-amz-bucket-region").or(filled(document.region)),
+            endpoint: filled(document.endpoint),
+        }
+    }
+
+    /// The error of `op` on `key` that this answer is.
+    pub fn into_error(self, op: Op, key: &Key) -> Error {
+        let kind = self.kind(op);
+        let message = match kind {
+            ErrorKind::WrongEndpoint => self.where_instead(),
+            _ => self.message.as_deref().map(one_line).filter(|m| !m.is_empty()).unwrap_or_else(|| self.in_our_words(kind, op)),
+        };
+        Error { kind, op, key: key.clone(), status: Some(self.status), code: self.code, request_id: self.request_id, message }
+    }
+
+    fn kind(&self, op: Op) -> ErrorKind {
+        let addressed_wrongly = |m: &String| m.contains("must be addressed using the specified endpoint");
+        match self.code.as_deref().unwrap_or_default() {
+            "AccessDenied" if self.message.as_ref().is_some_and(addressed_wrongly) => ErrorKind::WrongEndpoint,
+            // Without a region in the answer the header was malformed for another reason: an odd key id.
+            "AuthorizationHeaderMalformed" if self.region.is_none() => ErrorKind::BadCredentials,
+            code => by_code(code).unwrap_or_else(|| self.by_status(op)),
+        }
+    }
+
+    fn by_status(&self, op: Op) -> ErrorKind {
+        match self.status {
+            300..=399 => ErrorKind::WrongEndpoint,
+            400 if self.region.is_some() => ErrorKind::WrongEndpoint,
+            401 | 403 => ErrorKind::AccessDenied,
+            404 if op == Op::List => ErrorKind::NoSuchBucket,
+            404 => ErrorKind::NotFound,
+            408 => ErrorKind::Timeout,
+            412 => ErrorKind::Replaced,
+            416 => ErrorKind::RangeNotSatisfiable,
+            429 | 503 => ErrorKind::Throttled,
+            400..=499 => ErrorKind::Invalid,
+            500..=599 => ErrorKind::Unavailable,
+            _ => ErrorKind::Corrupt,
+        }
+    }
+
+    fn where_instead(&self) -> String {
+        match (&self.endpoint, &self.region) {
+            (Some(endpoint), _) => format!("the bucket answers at another endpoint: set --endpoint {}", one_line(endpoint)),
+            (None, Some(region)) => format!("the bucket lives in another region: set --region {}", one_line(region)),
+            (None, None) => "the bucket lives in another region or at another endpoint: check --region and --endpoint".to_owned(),
+        }
+    }
+
+    fn in_our_words(&self, kind: ErrorKind, op: Op) -> String {
+        match kind {
+            ErrorKind::NotFound => "no such object",
+            ErrorKind::NoSuchBucket => "no such bucket",
+            ErrorKind::Replaced => "the object was replaced",
+            ErrorKind::RangeNotSatisfiable => "the range lies outside the object",
+            ErrorKind::AccessDenied => "access denied",
+            ErrorKind::BadCredentials => "the store does not accept these credentials",
+            ErrorKind::Throttled => "the store asks to slow down",
+            ErrorKind::Invalid => return format!("the store refuses this {op}"),
+            _ => return format!("the store answered with status {}", self.status),
+        }
+        .to_owned()
+    }
+}
+
+/// What the store's own code means; none for codes that say no more than the status does.
+fn by_code(code: &str) -> Option<ErrorKind> {
+    Some(match code {
+        "NoSuchKey" | "NoSuchVersion" | "SymlinkTargetNotExist" => ErrorKind::NotFound,
+        "NoSuchBucket" => ErrorKind::NoSuchBucket,
+        "PreconditionFailed" => ErrorKind::Replaced,
+        "InvalidRange" => ErrorKind::RangeNotSatisfiable,
+        "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "RequestTimeTooSkewed" => {
+            ErrorKind::BadCredentials
+        }
+        "SecurityTokenExpired" | "InvalidSecurityToken" | "TokenRefreshRequired" | "RequestExpired" => ErrorKind::BadCredentials,
+        "PermanentRedirect" | "TemporaryRedirect" | "Redirect" | "AuthorizationHeaderMalformed" => ErrorKind::WrongEndpoint,
+        "SlowDown" | "Throttling" | "ThrottlingException" | "RequestLimitExceeded" | "TooManyRequests" => ErrorKind::Throttled,
+        "DownloadTrafficRateLimitExceeded" | "QpsLimitExceeded" => ErrorKind::Throttled,
+        // S3 says it with status 400.
+        "RequestTimeout" => ErrorKind::Timeout,
+        "InternalError" | "ServiceUnavailable" => ErrorKind::Unavailable,
+        "InvalidBucketName" | "InvalidObjectName" | "KeyTooLongError" | "InvalidArgument" | "InvalidURI" => ErrorKind::Invalid,
+        // OSS: path style is not allowed on its public endpoints.
+        "SecondLevelDomainForbidden" => ErrorKind::Invalid,
+        _ => return None,
+    })
+}
+
+/// The error of a request that got no answer, or whose body broke off.
+pub(super) fn transport(op: Op, key: &Key, error: &reqwest::Error) -> Error {
+    let kind = match () {
+        () if error.is_timeout() && error.is_connect() => ErrorKind::Connect,
+        () if error.is_timeout() => ErrorKind::Timeout,
+        () if error.is_connect() => ErrorKind::Connect,
+        () if error.is_builder() => ErrorKind::Invalid,
+        () => ErrorKind::Unavailable,
+    };
+    let what = if error.is_connect() { "cannot connect" } else { "the connection was lost" };
+    // The outer levels repeat the URL, with its query; the innermost says what happened.
+    let message = if error.source().is_some() { format!("{what}: {}", one_line(&innermost(error))) } else { what.to_owned() };
+    Error::new(kind, op, key, message)
+}
+
+/// An error and what is behind it, outermost first.
+pub(super) fn causes<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+    std::iter::successors(Some(error), |&cause| cause.source())
+}
+
+/// The text of the last cause.
+pub(super) fn innermost(error: &(dyn StdError + 'static)) -> String {
+    causes(error).last().expect("the error itself is one").to_string()
+}
+
+fn filled(text: Option<String>) -> Option<String> {
+    text.filter(|t| !t.trim().is_empty())
+}
+
+/// The text on one line, of bearable length, and cut before a query string.
+fn one_line(text: &str) -> String {
+    let text = text.split('?').next().unwrap_or_default();
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MESSAGE_LIMIT) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(op: Op, status: u16, headers: &[(&'static str, &'static str)], body: &str) -> Error {
+        let headers = headers
+            .iter()
+            .map(|&(name, value)| (http::HeaderName::from_static(name), http::HeaderValue::from_static(value)))
+            .collect::<HeaderMap>();
+        Answer::new(status, &headers, body.as_bytes()).into_error(op, &Key::from("a/b"))
+    }
+
+    fn document(code: &str) -> String {
+        format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>m</Message><RequestId>R1</RequestId></Error>")
+    }
+
+    #[test]
+    fn the_code_of_the_store_decides_before_the_status() {
+        for (status, code, kind) in [
+            (404, "NoSuchKey", ErrorKind::NotFound),
+            (404, "NoSuchBucket", ErrorKind::NoSuchBucket),
+            (403, "AccessDenied", ErrorKind::AccessDenied),
+            (403, "InvalidAccessKeyId", ErrorKind::BadCredentials),
+            (403, "SignatureDoesNotMatch", ErrorKind::BadCredentials),
+            (400, "ExpiredToken", ErrorKind::BadCredentials),
+            (403, "RequestTimeTooSkewed", ErrorKind::BadCredentials),
+            (403, "SecurityTokenExpired", ErrorKind::BadCredentials),
+            (400, "AuthorizationHeaderMalformed", ErrorKind::BadCredentials),
+            (301, "PermanentRedirect", ErrorKind::WrongEndpoint),
+            (503, "SlowDown", ErrorKind::Throttled),
+            (503, "ServiceUnavailable", ErrorKind::Unavailable),
+            (400, "RequestTimeout", ErrorKind::Timeout),
+            (500, "InternalError", ErrorKind::Unavailable),
+            (400, "InvalidBucketName", ErrorKind::Invalid),
+            (412, "PreconditionFailed", ErrorKind::Replaced),
+            (418, "SomethingNew", ErrorKind::Invalid),
+        ] {
+            let error = error(Op::Get, status, &[], &document(code));
+            assert_eq!(error.kind, kind, "{code}");
+            assert_eq!((error.code.as_deref(), error.request_id.as_deref()), (Some(code), Some("R1")));
+        }
+    }
+
+    #[test]
+    fn without_a_document_the_status_decides() {
+        for (op, status, kind) in [
+            (Op::Head, 404, ErrorKind::NotFound),
+            (Op::List, 404, ErrorKind::NoSuchBucket),
+            (Op::Head, 403, ErrorKind::AccessDenied),
+            (Op::Head, 301, ErrorKind::WrongEndpoint),
+            (Op::Get, 412, ErrorKind::Replaced),
+            (Op::Get, 416, ErrorKind::RangeNotSatisfiable),
+            (Op::Get, 429, ErrorKind::Throttled),
+            (Op::Get, 502, ErrorKind::Unavailable),
+            (Op::Get, 400, ErrorKind::Invalid),
+        ] {
+            let error = error(op, status, &[("x-amz-request-id", "R2")], "<html>bad gateway</html>");
+            assert_eq!((error.kind, error.status), (kind, Some(status)), "{op} {status}");
+            assert_eq!(error.request_id.as_deref(), Some("R2"));
+            assert!(!error.message.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_wrong_endpoint_names_the_right_one() {
+        let by_header = error(Op::Head, 400, &[("x-amz-bucket-region", "eu-west-1")], "");
+        assert_eq!(by_header.kind, ErrorKind::WrongEndpoint);
+        assert!(by_header.message.contains("--region eu-west-1"), "{by_header}");
+
+        let malformed = "<Error><Code>AuthorizationHeaderMalformed</Code><Region>eu-central-1</Region></Error>";
+        assert!(error(Op::Get, 400, &[], malformed).message.contains("--region eu-central-1"));
+
+        let oss = "<Error><Code>AccessDenied</Code><Message>The bucket you are attempting to access must be addressed using \
+                   the specified endpoint. Please send all future requests to this endpoint.</Message>\
+                   <Endpoint>oss-cn-beijing.aliyuncs.com</Endpoint></Error>";
+        let oss = error(Op::List, 403, &[], oss);
+        assert_eq!(oss.kind, ErrorKind::WrongEndpoint);
+        assert!(oss.message.contains("--endpoint oss-cn-beijing.aliyuncs.com"), "{oss}");
+    }
+
+    #[test]
+    fn messages_are_one_short_line_without_a_query() {
+        let body = format!("<Error><Code>X</Code><Message>see\n http://h/k?X-Amz-Signature=abc {}</Message></Error>", "y".repeat(500));
+        assert_eq!(error(Op::Get, 400, &[], &body).message, "see http://h/k");
+        let long = format!("<Error><Code>X</Code><Message>{}</Message></Error>", "é".repeat(500));
+        assert_eq!(error(Op::Get, 400, &[], &long).message.chars().count(), MESSAGE_LIMIT + 3);
+    }
+}

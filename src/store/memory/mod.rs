@@ -1,0 +1,321 @@
+//! A store in memory for simulations: deterministic, on tokio's clock, with a plan of latencies, bandwidths and
+//! faults, and a log of what was asked. It opens no socket and makes one attempt a request, like a dialect
+//! does. Invariant: the same requests in the same order under a paused clock give the same answers at the same instants.
+
+mod link;
+pub mod listing;
+mod log;
+mod plan;
+mod synthetic;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use self::link::Link;
+use self::log::{Guard, Log};
+use self::plan::Script;
+use super::{ETag, Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, RangeRequest, RangeSink, Result};
+
+pub use self::link::{Bandwidth, PIECE};
+pub use self::log::{Outcome, Request};
+pub use self::plan::{Fault, Latency, Plan, Rule};
+pub use self::synthetic::Synthetic;
+
+/// A bucket in memory. Clones are the same bucket.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    bucket: Arc<Mutex<Bucket>>,
+    log: Arc<Mutex<Log>>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    objects: BTreeMap<Key, Object>,
+    /// Counts every change, and so names every version.
+    version: u64,
+    script: Script,
+    link: Link,
+}
+
+/// 1,000,000 of these cost about 100 MB, whatever their sizes: etags and content are computed.
+#[derive(Clone, Debug)]
+struct Object {
+    version: u64,
+    content: Content,
+}
+
+#[derive(Clone, Debug)]
+enum Content {
+    Stored(Bytes),
+    Synthetic(u64, Synthetic),
+}
+
+impl Memory {
+    /// An empty bucket behind a network that behaves as planned.
+    pub fn new(plan: Plan) -> Self {
+        let bucket = Bucket { objects: BTreeMap::new(), version: 0, script: Script::new(plan), link: Link::default() };
+        Self { bucket: Arc::new(Mutex::new(bucket)), log: Arc::default() }
+    }
+
+    /// Creates or replaces an object.
+    pub fn put(&self, key: impl Into<Key>, content: impl Into<Bytes>) -> ETag {
+        self.bucket.lock().put(key.into(), |_, _| Content::Stored(content.into()))
+    }
+
+    /// Creates or replaces an object whose content is computed: [`Memory::synthetic`] tells which it is.
+    pub fn put_synthetic(&self, key: impl Into<Key>, size: u64) -> ETag {
+        self.bucket.lock().put(key.into(), |key, version| Content::Synthetic(size, Synthetic::of(key, version)))
+    }
+
+    /// Removes an object; whether there was one.
+    pub fn delete(&self, key: impl Into<Key>) -> bool {
+        self.bucket.lock().objects.remove(&key.into()).is_some()
+    }
+
+    /// The content of an object, to compare with what was read; none when it is not a synthetic one.
+    pub fn synthetic(&self, key: impl Into<Key>) -> Option<Synthetic> {
+        match self.bucket.lock().objects.get(&key.into())?.content {
+            Content::Synthetic(_, content) => Some(content),
+            Content::Stored(_) => None,
+        }
+    }
+
+    /// What HEAD would answer, at once and without being logged.
+    pub fn meta(&self, key: impl Into<Key>) -> Option<ObjectMeta> {
+        let key = key.into();
+        self.bucket.lock().objects.get(&key).map(|object| object.meta(&key))
+    }
+
+    /// Changes the network from the next request on; seeded latencies start over.
+    pub fn set_plan(&self, plan: Plan) {
+        let bucket = &mut *self.bucket.lock();
+        let mut script = Script::new(plan);
+        std::mem::swap(&mut bucket.script, &mut script);
+        bucket.script.take_rules(script);
+    }
+
+    /// Adds a fault.
+    pub fn fault(&self, rule: Rule) {
+        self.bucket.lock().script.push(rule);
+    }
+
+    /// Takes all faults away.
+    pub fn clear_faults(&self) {
+        self.bucket.lock().script.clear_rules();
+    }
+
+    /// Every request since the start or the last [`reset_log`](Self::reset_log), in the order they were sent.
+    pub fn requests(&self) -> Vec<Request> {
+        self.log.lock().requests().to_vec()
+    }
+
+    /// How many requests of one operation the log holds.
+    pub fn count(&self, op: Op) -> usize {
+        self.log.lock().requests().iter().filter(|request| request.op == op).count()
+    }
+
+    /// Bytes of bodies handed over, as the log tells.
+    pub fn delivered_bytes(&self) -> u64 {
+        self.log.lock().requests().iter().map(|request| request.delivered).sum()
+    }
+
+    /// Requests that are open now.
+    pub fn in_flight(&self) -> usize {
+        self.log.lock().in_flight()
+    }
+
+    /// Most requests that were open at once since the log was reset.
+    pub fn max_in_flight(&self) -> usize {
+        self.log.lock().max_in_flight()
+    }
+
+    /// Forgets the log.
+    pub fn reset_log(&self) {
+        self.log.lock().reset();
+    }
+
+    /// Waits for the first byte; then what else happens to this request.
+    async fn first_byte(&self, op: Op, key: &Key) -> Result<Vec<Fault>> {
+        let (latency, faults) = self.bucket.lock().script.on_request(op, key);
+        if !latency.is_zero() {
+            sleep(latency).await;
+        }
+        let planned = faults.iter().find_map(|fault| if let Fault::Error(kind) = fault { Some(*kind) } else { None });
+        planned.map_or(Ok(faults), |kind| Err(Error::new(kind, op, key, "planned fault")))
+    }
+
+    /// Hands over the body of a GET piece by piece.
+    async fn deliver(
+        &self,
+        request: &RangeRequest,
+        content: &Content,
+        faults: &[Fault],
+        guard: &Guard,
+        sink: &mut dyn RangeSink,
+    ) -> Result<()> {
+        let (total, mut done, mut due) = (request.range.end - request.range.start, 0, Instant::now());
+        while done < total {
+            for fault in faults {
+                match *fault {
+                    Fault::Truncate { after } if done >= after => {
+                        let message = format!("the body ended after {done} of {total} bytes");
+                        return Err(Error::new(ErrorKind::Corrupt, Op::Get, &request.key, message));
+                    }
+                    Fault::Stall { after, pause } if done == after => {
+                        sleep(pause).await;
+                        due += pause;
+                    }
+                    Fault::Replace { after } if done == after => self.bucket.lock().replace(&request.key),
+                    _ => {}
+                }
+            }
+            let n = next_stop(done, total, faults) - done;
+            due = {
+                let bucket = &mut *self.bucket.lock();
+                bucket.link.on_piece(bucket.script.plan.bandwidth, due, n)
+            };
+            if due > Instant::now() {
+                sleep_until(due).await;
+            } else {
+                // Instant networks too let others run between pieces.
+                tokio::task::yield_now().await;
+            }
+            content.copy(request.range.start + done, n, sink);
+            guard.on_bytes(n);
+            done += n;
+        }
+        Ok(())
+    }
+
+    async fn answer_range(&self, request: &RangeRequest, guard: &Guard, sink: &mut dyn RangeSink) -> Result<()> {
+        let key = &request.key;
+        let faults = self.first_byte(Op::Get, key).await?;
+        let object = self.bucket.lock().objects.get(key).cloned().ok_or_else(|| not_found(Op::Get, key))?;
+        if object.etag() != request.etag {
+            let message = format!("the object is now {}, not {}", object.etag(), request.etag);
+            let error = Error::new(ErrorKind::Replaced, Op::Get, key, message);
+            return Err(Error { status: Some(412), code: Some("PreconditionFailed".into()), ..error });
+        }
+        if request.range.is_empty() || request.range.end > object.content.size() {
+            let message = format!("bytes {:?} of {}", request.range, object.content.size());
+            let error = Error::new(ErrorKind::RangeNotSatisfiable, Op::Get, key, message);
+            return Err(Error { status: Some(416), code: Some("InvalidRange".into()), ..error });
+        }
+        self.deliver(request, &object.content, &faults, guard, sink).await
+    }
+
+    async fn answer_list(&self, request: &ListRequest) -> Result<ListPage> {
+        self.first_byte(Op::List, &request.prefix).await?;
+        let bucket = self.bucket.lock();
+        let max = usize::from(request.max_keys);
+        let page = listing::page(&bucket.objects, &request.prefix, request.delimited, request.token.as_deref(), max)
+            .ok_or_else(|| Error::new(ErrorKind::Invalid, Op::List, &request.prefix, "unknown continuation token"))?;
+        let objects = page.objects.iter().map(|(key, object)| object.meta(key)).collect();
+        Ok(ListPage { objects, prefixes: page.prefixes, next: page.next })
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Memory {
+    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        let guard = Guard::open(&self.log, Op::Head, key, None, None);
+        let answer = self.first_byte(Op::Head, key).await.and_then(|_| self.meta(key.clone()).ok_or_else(|| not_found(Op::Head, key)));
+        guard.close(answer)
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        let guard = Guard::open(&self.log, Op::List, &request.prefix, None, None);
+        let answer = self.answer_list(request).await;
+        guard.close(answer)
+    }
+
+    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        let guard = Guard::open(&self.log, Op::Get, &request.key, Some(request.range.clone()), Some(request.etag.clone()));
+        let answer = self.answer_range(request, &guard, sink).await;
+        guard.close(answer)
+    }
+}
+
+impl Default for Bucket {
+    fn default() -> Self {
+        Self { objects: BTreeMap::new(), version: 0, script: Script::new(Plan::default()), link: Link::default() }
+    }
+}
+
+impl Bucket {
+    fn put(&mut self, key: Key, content: impl FnOnce(&Key, u64) -> Content) -> ETag {
+        self.version += 1;
+        let object = Object { version: self.version, content: content(&key, self.version) };
+        let etag = object.etag();
+        self.objects.insert(key, object);
+        etag
+    }
+
+    /// Puts new content of the same size in the place of an object, if it still exists.
+    fn replace(&mut self, key: &Key) {
+        if let Some(size) = self.objects.get(key).map(|object| object.content.size()) {
+            self.put(key.clone(), |key, version| Content::Synthetic(size, Synthetic::of(key, version)));
+        }
+    }
+}
+
+impl Object {
+    fn etag(&self) -> ETag {
+        ETag::from(format!("\"v{}\"", self.version).as_str())
+    }
+
+    /// One version a second from a fixed date, so that runs repeat.
+    fn meta(&self, key: &Key) -> ObjectMeta {
+        let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + self.version);
+        ObjectMeta { key: key.clone(), size: self.content.size(), etag: self.etag(), modified }
+    }
+}
+
+impl Content {
+    fn size(&self) -> u64 {
+        match self {
+            Self::Stored(bytes) => bytes.len() as u64,
+            Self::Synthetic(size, _) => *size,
+        }
+    }
+
+    fn copy(&self, from: u64, n: u64, sink: &mut dyn RangeSink) {
+        match self {
+            Self::Stored(bytes) => copy(&bytes[from as usize..(from + n) as usize], sink),
+            Self::Synthetic(_, content) => content.pieces(from..from + n).for_each(|piece| copy(&piece, sink)),
+        }
+    }
+}
+
+fn copy(mut bytes: &[u8], sink: &mut dyn RangeSink) {
+    while !bytes.is_empty() {
+        let spare = sink.spare();
+        let n = spare.len().min(bytes.len());
+        assert!(n > 0, "a sink has room until its range is complete");
+        spare[..n].copy_from_slice(&bytes[..n]);
+        sink.advance(n);
+        bytes = &bytes[n..];
+    }
+}
+
+/// Where the piece that starts at `done` ends: at its full length, or where a fault wants to act.
+fn next_stop(done: u64, total: u64, faults: &[Fault]) -> u64 {
+    let stops = faults.iter().filter_map(|fault| match *fault {
+        Fault::Truncate { after } | Fault::Stall { after, .. } | Fault::Replace { after } => Some(after),
+        Fault::Error(_) => None,
+    });
+    stops.filter(|&stop| stop > done).fold(total.min(done + PIECE), u64::min)
+}
+
+fn not_found(op: Op, key: &Key) -> Error {
+    Error { status: Some(404), code: Some("NoSuchKey".into()), ..Error::new(ErrorKind::NotFound, op, key, "no such object") }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! From options to a store: checks what can be checked without the network, chooses the dialect, wraps it in the
+//! decorators. Invariant: a store that leaves here retries; a probe gives up within the time a mount may take to fail.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::endpoint::Endpoint;
+use super::{Dialect, Error, ErrorKind, Key, ListRequest, ObjectStore, Op, Options, Policy, Result, Retrying, s3};
+use crate::metrics::Metrics;
+
+/// A mount that cannot work must say so within five seconds, looking for credentials included.
+const PROBE: Policy = Policy { retries: 3, request_timeout: Duration::from_secs(4), attempt_timeout: Duration::from_secs(3) };
+
+/// The store that `options` name. Nothing is asked of it yet: see [`probe`].
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for a bucket, endpoint or region that cannot be right, and [`ErrorKind::NoCredentials`].
+pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retrying>> {
+    let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
+    check_bucket(options.dialect, &options.bucket).map_err(|rule| invalid(format!("bucket name \"{}\" {rule}", options.bucket)))?;
+    if let Some(text) = &options.endpoint {
+        Endpoint::parse(text).map_err(|error| invalid(error.to_string()))?;
+    }
+    let dialect: Arc<dyn ObjectStore> = match options.dialect {
+        Dialect::S3 => s3::connect(options, metrics.clone()).await?,
+        Dialect::Oss => return Err(invalid("the OSS dialect is not built in".into())),
+    };
+    Ok(Arc::new(Retrying::new(dialect, Policy::from(options), metrics)))
+}
+
+/// Asks for one key under `prefix`, which shows whether endpoint, bucket, region and credentials are right. An empty
+/// answer is as good as any.
+///
+/// # Errors
+/// What the endpoint answers, after a few attempts and at most four seconds.
+pub async fn probe(store: &Retrying, prefix: &Key) -> Result<()> {
+    let request = ListRequest { prefix: prefix.clone(), delimited: false, token: None, max_keys: 1 };
+    store.under(PROBE).list(&request).await.map(drop)
+}
+
+/// Which bucket and where, for messages: `s3://bucket (endpoint http://127.0.0.1:9000)`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    dialect: Dialect,
+    bucket: String,
+    endpoint: Option<String>,
+    region: Option<String>,
+}
+
+impl Location {
+    /// The place that `options` name.
+    pub fn describe(options: &Options) -> Self {
+        // What is no endpoint is told by `open`; it is not repeated, because it may hold a secret.
+        let endpoint = options.endpoint.as_deref().and_then(|text| Endpoint::parse(text).ok());
+        let endpoint = endpoint.map(|endpoint| endpoint.url().as_str().trim_end_matches('/').to_owned());
+        Self { dialect: options.dialect, bucket: options.bucket.clone(), endpoint, region: options.region.clone() }
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = match self.dialect {
+            Dialect::S3 => "s3",
+            Dialect::Oss => "oss",
+        };
+        write!(f, "{scheme}://{}", self.bucket)?;
+        match (&self.endpoint, &self.region) {
+            (Some(endpoint), _) => write!(f, " (endpoint {endpoint})"),
+            (None, Some(region)) => write!(f, " (region {region})"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// The naming rules that both stores publish; the request for a name that breaks them would be for another resource.
+fn check_bucket(dialect: Dialect, name: &str) -> Result<(), &'static str> {
+    let end = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let dots = dialect == Dialect::S3;
+    match name.as_bytes() {
+        b"" => Err("is empty: write s3://BUCKET or oss://BUCKET"),
+        bytes if !(3..=63).contains(&bytes.len()) => Err("must have 3 to 63 characters"),
+        bytes if !bytes.iter().all(|&b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || (dots && b == b'.')) => Err(if dots {
+            "may only have lower-case letters, digits, dots and hyphens"
+        } else {
+            "may only have lower-case letters, digits and hyphens"
+        }),
+        bytes if !end(bytes.first()) || !end(bytes.last()) => Err("must begin and end with a letter or a digit"),
+        _ if name.contains("..") => Err("must not have two dots in a row"),
+        _ if name.parse::<std::net::Ipv4Addr>().is_ok() => Err("must not look like an IP address"),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

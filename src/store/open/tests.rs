@@ -1,0 +1,61 @@
+use tokio::net::TcpListener;
+
+use super::super::{CredentialOptions, Signature};
+use super::*;
+
+fn options() -> Options {
+    Options {
+        bucket: "data".into(),
+        endpoint: Some("127.0.0.1:1".into()),
+        signature: Signature::None,
+        credentials: CredentialOptions::default(),
+        ..Options::default()
+    }
+}
+
+#[test]
+fn bucket_names_follow_the_published_rules() {
+    for good in ["abc", "a-b.c1", "0bucket", &"x".repeat(63)] {
+        assert_eq!(check_bucket(Dialect::S3, good), Ok(()), "{good}");
+    }
+    for bad in ["", "ab", &"x".repeat(64), "Upper", "under_score", "a/b", "-abc", "abc-", ".abc", "a..b", "10.0.0.1", "ümlaut"] {
+        assert!(check_bucket(Dialect::S3, bad).is_err(), "{bad}");
+    }
+    assert_eq!(check_bucket(Dialect::Oss, "a-b1"), Ok(()));
+    assert!(check_bucket(Dialect::Oss, "a.b").is_err());
+}
+
+#[tokio::test]
+async fn what_cannot_be_right_fails_before_anything_is_sent() {
+    let none = CredentialOptions::default();
+    for (options, word) in [
+        (Options { bucket: "Bad_Name".into(), ..options() }, "Bad_Name"),
+        (Options { endpoint: Some("ftp://host".into()), ..options() }, "http or https"),
+        (Options { signature: Signature::V1, ..options() }, "v1"),
+        (Options { credentials: CredentialOptions { ram_role: Some("role".into()), ..none }, ..options() }, "ram-role"),
+    ] {
+        let error = open(&options, Arc::default()).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert!(error.message.contains(word), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_probe_of_a_closed_port_names_the_cause() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let metrics = Arc::new(Metrics::default());
+    let store = open(&Options { endpoint: Some(closed.to_string()), ..options() }, metrics.clone()).await.unwrap();
+    let error = probe(&store, &Key::root()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Connect, "{error}");
+    assert!(error.message.to_lowercase().contains("refused"), "{error}");
+    assert_eq!((metrics.list_requests.get(), metrics.retries.get()), (4, 3));
+}
+
+#[test]
+fn a_location_is_described_for_people() {
+    assert_eq!(Location::describe(&options()).to_string(), "s3://data (endpoint http://127.0.0.1:1)");
+    let oss = Options { dialect: Dialect::Oss, endpoint: None, region: Some("cn-hangzhou".into()), ..options() };
+    assert_eq!(Location::describe(&oss).to_string(), "oss://data (region cn-hangzhou)");
+    let secret = Options { endpoint: Some("http://k:secret@h".into()), ..options() };
+    assert_eq!(Location::describe(&secret).to_string(), "s3://data");
+}

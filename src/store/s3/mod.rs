@@ -1,0 +1,194 @@
+//! The S3 dialect: control requests through the SDK, data GETs through the shared range path with signatures of our
+//! own. One attempt a call; the SDK's retries are off because the decorator above does it for both dialects.
+//! Invariant: control requests and data GETs go to the same address, resolved by the SDK's endpoint rules.
+
+mod credentials;
+mod failure;
+mod list;
+mod sign;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use aws_config::environment::EnvironmentVariableRegionProvider;
+use aws_config::imds::region::ImdsRegionProvider;
+use aws_config::meta::region::RegionProviderChain;
+use aws_config::profile::ProfileFileRegionProvider;
+use aws_sdk_s3::Client;
+use aws_sdk_s3::config::endpoint::{DefaultResolver, Params, ResolveEndpoint};
+use aws_sdk_s3::config::retry::RetryConfig;
+use aws_sdk_s3::config::timeout::TimeoutConfig;
+use aws_sdk_s3::config::{
+    AppName, BehaviorVersion, IdentityCache, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedCredentialsProvider,
+    StalledStreamProtectionConfig,
+};
+
+use super::answer;
+use super::endpoint::Endpoint;
+use super::range::{self, RangeClient};
+use super::{ETag, Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Result, Signature};
+use super::{RangeRequest, RangeSink};
+use crate::metrics::Metrics;
+use sign::Signer;
+
+/// One bucket behind an S3 endpoint.
+pub(super) struct S3 {
+    client: Client,
+    bucket: String,
+    region: String,
+    signer: Signer,
+    ranges: RangeClient,
+    /// Set once a listing came that XML could not say.
+    url_encoded: AtomicBool,
+    metrics: Arc<Metrics>,
+}
+
+/// Prepares requests to the bucket of `options`; sends none but for credentials and region from the metadata service.
+pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<dyn ObjectStore>> {
+    let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::Head, &Key::root(), message);
+    if options.credentials.ram_role.is_some() {
+        return Err(invalid("ram-role is for OSS; an S3 instance role is found without an option".into()));
+    }
+    let endpoint = options.endpoint.as_deref().map(Endpoint::parse).transpose().map_err(|error| invalid(error.to_string()))?;
+    let region = region(options, endpoint.is_some())
+        .await
+        .ok_or_else(|| invalid("no region: set --region or AWS_REGION, or --endpoint for a store that is not AWS".into()))?;
+    let path_style = options.path_style.unwrap_or_else(|| endpoint.as_ref().is_some_and(Endpoint::wants_path_style));
+    let credentials = match options.signature {
+        Signature::None => None,
+        Signature::V4 => Some(Arc::new(credentials::provider(&options.credentials, &options.bucket, &region).await)),
+        Signature::V1 => return Err(invalid("signature v1 is for OSS; S3 takes v4 or none".into())),
+    };
+
+    let params = Params::builder()
+        .bucket(&options.bucket)
+        .region(region.as_ref())
+        .force_path_style(path_style)
+        .set_endpoint(endpoint.as_ref().map(|endpoint| endpoint.url().as_str().to_owned()))
+        .build()
+        .map_err(|error| invalid(error.to_string()))?;
+    let base = DefaultResolver::new().resolve_endpoint(&params).await.map_err(|error| invalid(error.to_string()))?;
+    let http =
+        range::client_builder(options).build().map_err(|error| invalid(format!("cannot set up TLS: {}", answer::innermost(&error))))?;
+
+    Ok(Arc::new(S3 {
+        client: client(options, endpoint.as_ref(), region.clone(), path_style, credentials.clone()),
+        bucket: options.bucket.clone(),
+        region: region.to_string(),
+        signer: Signer::new(base.url(), region.to_string(), credentials),
+        ranges: RangeClient::new(http, options, metrics.clone()),
+        url_encoded: AtomicBool::new(false),
+        metrics,
+    }))
+}
+
+/// The option, else environment, else profile; then a name that every store which is not AWS accepts, or what the
+/// metadata service says.
+async fn region(options: &Options, custom_endpoint: bool) -> Option<Region> {
+    if let Some(region) = &options.region {
+        return Some(Region::new(region.clone()));
+    }
+    let mut profile = ProfileFileRegionProvider::builder();
+    if let Some(name) = &options.credentials.profile {
+        profile = profile.profile_name(name);
+    }
+    let chain = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new()).or_else(profile.build());
+    match chain.region().await {
+        None if custom_endpoint => Some(Region::from_static("us-east-1")),
+        None => {
+            let metadata = ImdsRegionProvider::builder().imds_client(credentials::metadata_client()).build();
+            RegionProviderChain::first_try(metadata).region().await
+        }
+        found => found,
+    }
+}
+
+fn client(
+    options: &Options,
+    endpoint: Option<&Endpoint>,
+    region: Region,
+    path_style: bool,
+    credentials: Option<Arc<credentials::CachedCredentials>>,
+) -> Client {
+    let timeouts = TimeoutConfig::builder().connect_timeout(options.connect_timeout).read_timeout(options.stall_timeout).build();
+    let mut config = aws_sdk_s3::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .app_name(AppName::new(concat!("windlass-", env!("CARGO_PKG_VERSION"))).expect("letters, digits, dots and a dash"))
+        .region(region)
+        .force_path_style(path_style)
+        .retry_config(RetryConfig::disabled())
+        .timeout_config(timeouts)
+        .stalled_stream_protection(StalledStreamProtectionConfig::enabled().grace_period(options.stall_timeout).build())
+        // Stores that are not AWS refuse the checksum headers that the SDK adds by default.
+        .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+        .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
+    if let Some(endpoint) = endpoint {
+        config = config.endpoint_url(endpoint.url().as_str());
+    }
+    config = match credentials {
+        Some(source) => {
+            config.credentials_provider(SharedCredentialsProvider::new(Shared(source))).identity_cache(IdentityCache::no_cache())
+        }
+        None => config.allow_no_auth(),
+    };
+    Client::from_conf(config.build())
+}
+
+#[async_trait]
+impl ObjectStore for S3 {
+    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        let name = text(Op::Head, key)?;
+        self.metrics.head_requests.add(1);
+        let sent = self.client.head_object().bucket(&self.bucket).key(name).send().await;
+        let found = sent.map_err(|error| failure::sdk(Op::Head, key, &self.region, &error))?;
+        let size = found.content_length().and_then(|length| u64::try_from(length).ok());
+        let modified = found.last_modified().and_then(|date| SystemTime::try_from(*date).ok());
+        match (size, found.e_tag(), modified) {
+            (Some(size), Some(tag), Some(modified)) => Ok(ObjectMeta { key: key.clone(), size, etag: etag(tag), modified }),
+            _ => Err(Error::new(ErrorKind::Corrupt, Op::Head, key, "the answer lacks Content-Length, ETag or Last-Modified")),
+        }
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        self.list_page(request).await
+    }
+
+    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        self.ranges.get(&self.signer, request, sink).await
+    }
+}
+
+impl fmt::Debug for S3 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("S3").field("bucket", &self.bucket).field("region", &self.region).field("base", &self.signer.base).finish()
+    }
+}
+
+/// The SDK wants a provider of its own where the signer shares ours.
+#[derive(Debug)]
+struct Shared(Arc<credentials::CachedCredentials>);
+
+impl aws_credential_types::provider::ProvideCredentials for Shared {
+    fn provide_credentials<'a>(&'a self) -> aws_credential_types::provider::future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        self.0.provide_credentials()
+    }
+}
+
+/// The key as the SDK takes it.
+fn text(op: Op, key: &Key) -> Result<&str> {
+    key.to_str().ok_or_else(|| Error::new(ErrorKind::Invalid, op, key, "S3 keys are UTF-8, this one is not"))
+}
+
+/// Some stores list tags without the quotes that they send and expect in headers.
+fn etag(text: &str) -> ETag {
+    if text.starts_with('"') || text.starts_with("W/") || text.is_empty() { ETag::from(text) } else { ETag::from(&*format!("\"{text}\"")) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! Signatures against those of botocore 1.44.5, and what they cost.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use aws_sdk_s3::config::{BehaviorVersion, Region, SharedCredentialsProvider};
+use aws_sdk_s3::presigning::PresigningConfig;
+use aws_sdk_s3::primitives::{DateTime, DateTimeFormat as Format};
+use serde::Deserialize;
+
+use super::*;
+
+#[derive(Deserialize)]
+struct Vector {
+    id: String,
+    method: String,
+    key: Option<String>,
+    url: String,
+    headers: BTreeMap<String, String>,
+    time: String,
+    region: String,
+    access_key_id: String,
+    secret: String,
+    token: Option<String>,
+    authorization: String,
+}
+
+fn vectors() -> Vec<Vector> {
+    serde_json::from_str(include_str!("../../../../tests/data/s3_signatures.json")).unwrap()
+}
+
+fn signer(credentials: Credentials) -> Signer {
+    let source = CachedCredentials::new(SharedCredentialsProvider::new(credentials), Duration::from_secs(900));
+    Signer::new("https://examplebucket.s3.example.com/", "us-east-1".into(), Some(Arc::new(source)))
+}
+
+fn credentials(expiry: Option<SystemTime>) -> Credentials {
+    Credentials::new("AKID", "secret", Some("token".into()), expiry, "test")
+}
+
+#[test]
+fn every_vector_of_the_vendor_is_reproduced() {
+    let vectors = vectors();
+    assert_eq!(vectors.len(), 16);
+    for vector in vectors {
+        let credentials = Credentials::new(&vector.access_key_id, &vector.secret, vector.token.clone(), None, "vector");
+        let time = DateTime::from_str(&vector.time, Format::DateTime).unwrap().try_into().unwrap();
+        let headers: Vec<(&str, &str)> = vector.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let unsigned = Unsigned { method: &vector.method, url: &vector.url, headers: &headers, payload: SignableBody::Bytes(b"") };
+        let signed = unsigned.sign(&credentials, &vector.region, time).unwrap();
+        assert_eq!(signed["authorization"], vector.authorization, "{}", vector.id);
+    }
+}
+
+#[test]
+fn keys_are_escaped_as_the_vendor_escapes_them() {
+    let signer = signer(credentials(None));
+    for vector in vectors() {
+        let Some(key) = vector.key else { continue };
+        assert_eq!(signer.object_url(&Key::from(key)).unwrap().as_str(), vector.url, "{}", vector.id);
+    }
+    let raw = signer.object_url(&Key::from(&b"x\xff/y"[..])).unwrap();
+    assert_eq!(raw.path(), "/x%FF/y");
+}
+
+#[test]
+fn keys_that_a_url_would_resolve_are_refused() {
+    let signer = signer(credentials(None));
+    for key in ["..", "a/../b", "./a", "a/."] {
+        assert_eq!(signer.object_url(&Key::from(key)).unwrap_err().kind, ErrorKind::Invalid, "{key}");
+    }
+    for key in ["a..b", "a/...", ".a", "a//b"] {
+        assert!(signer.object_url(&Key::from(key)).unwrap().path().ends_with(key), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_signature_covers_no_range_and_is_used_again() {
+    let signer = signer(credentials(None));
+    let first = signer.sign_get(&Key::from("k")).await.unwrap();
+    let authorization = first.headers["authorization"].to_str().unwrap();
+    assert!(authorization.contains("SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-security-token,"), "{authorization}");
+    assert_eq!(first.headers["x-amz-content-sha256"], "UNSIGNED-PAYLOAD");
+    assert_eq!(first.headers["x-amz-security-token"], "token");
+    let again = signer.sign_get(&Key::from("k")).await.unwrap();
+    assert_eq!((first.url, first.headers), (again.url, again.headers));
+}
+
+#[tokio::test]
+async fn a_signature_does_not_outlive_its_credentials() {
+    let gone = signer(credentials(Some(SystemTime::now() - Duration::from_secs(1))));
+    gone.sign_get(&Key::from("k")).await.unwrap();
+    let (_, valid_until) = gone.cache.get(&Key::from("k")).unwrap();
+    assert!(valid_until < SystemTime::now());
+    let long = signer(credentials(Some(SystemTime::now() + Duration::from_secs(3600))));
+    long.sign_get(&Key::from("k")).await.unwrap();
+    let (_, valid_until) = long.cache.get(&Key::from("k")).unwrap();
+    assert!(valid_until <= SystemTime::now() + SIGNATURE_LIFETIME);
+}
+
+#[tokio::test]
+async fn a_redirect_target_gets_its_own_signature_and_anonymous_none() {
+    let named = signer(credentials(None));
+    let signed = named.sign_get(&Key::from("k")).await.unwrap();
+    let target = Url::parse("https://cache.example.com:8443/k").unwrap();
+    let headers = named.sign_redirected(&signed, &Key::from("k"), &target).await.unwrap();
+    assert_ne!(headers["authorization"], signed.headers["authorization"]);
+    let anonymous = Signer::new("http://h/b", "r".into(), None);
+    assert!(anonymous.sign_get(&Key::from("k")).await.unwrap().headers.is_empty());
+}
+
+#[tokio::test]
+#[ignore = "prints a measurement; run with --nocapture"]
+async fn signing_costs() {
+    const ROUNDS: u32 = 2000;
+    let per_call = |started: Instant| started.elapsed() / ROUNDS;
+    let config = aws_sdk_s3::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::from_static("us-east-1"))
+        .credentials_provider(credentials(None));
+    let client = aws_sdk_s3::Client::from_conf(config.build());
+    let signer = signer(credentials(None));
+    let key = Key::from("some/directory/with/an/object.bin");
+
+    let started = Instant::now();
+    for _ in 0..ROUNDS {
+        let request = client.get_object().bucket("examplebucket").key(key.to_str().unwrap());
+        request.presigned(PresigningConfig::expires_in(Duration::from_secs(900)).unwrap()).await.unwrap();
+    }
+    println!("presigned by the SDK  {:?}", per_call(started));
+    let started = Instant::now();
+    for _ in 0..ROUNDS {
+        let url = signer.object_url(&key).unwrap();
+        signer.headers(&key, &url).await.unwrap();
+    }
+    println!("header signature      {:?}", per_call(started));
+    let started = Instant::now();
+    for _ in 0..ROUNDS {
+        signer.sign_get(&key).await.unwrap();
+    }
+    println!("from the cache        {:?}", per_call(started));
+}

@@ -1,0 +1,182 @@
+//! Directory handles: finds the entries at an offset, in a cached listing or in a walk that is under way. It asks for
+//! no page itself. Invariants: an offset means the same entry from one rewind to the next; a listing that failed is
+//! an error, never a shorter directory.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::dir_page::{DOTS, DirPage, Left};
+use super::error::{Error, Result};
+use super::fact::Listing;
+use super::inodes::{Inode, Kind};
+use super::lookup::Names;
+use super::walk::{Found, Slice, Walk};
+use crate::store::Key;
+
+/// An open directory.
+#[derive(Debug)]
+pub struct DirHandle {
+    names: Arc<Names>,
+    ino: Inode,
+    parent: Inode,
+    key: Key,
+    source: Mutex<Option<Source>>,
+}
+
+/// Where the entries come from.
+#[derive(Clone, Debug)]
+enum Source {
+    Cached(Arc<Listing>),
+    Walk(Arc<Walk>),
+}
+
+impl Names {
+    /// Opens a directory. No request is sent before it is read.
+    ///
+    /// # Errors
+    /// [`Error::NotADirectory`], [`Error::UnknownInode`].
+    pub fn open_dir(self: &Arc<Self>, ino: Inode) -> Result<DirHandle> {
+        let node = self.node(ino)?;
+        if node.kind() != Kind::Directory {
+            return Err(Error::NotADirectory);
+        }
+        Ok(DirHandle { names: self.clone(), ino, parent: node.parent, key: node.key, source: Mutex::default() })
+    }
+
+    /// The listing of a directory if it is believed, else the walk that another handle has begun, else a new walk.
+    fn entries_of(&self, directory: &Key) -> Source {
+        if let Some(listing) = self.cache.listing(directory.as_bytes()) {
+            return Source::Cached(listing);
+        }
+        let mut walks = self.walks.lock();
+        if let Some(walk) = walks.get(directory).and_then(|walk| walk.upgrade()).filter(|walk| walk.is_open_to_others()) {
+            return Source::Walk(walk);
+        }
+        // Walks end with their last handle and leave their place here; it is cleared whenever the map would grow.
+        if walks.len() == walks.capacity() {
+            walks.retain(|_, walk| walk.strong_count() > 0);
+        }
+        let walk = self.new_walk(directory);
+        walks.insert(directory.clone(), Arc::downgrade(&walk));
+        Source::Walk(walk)
+    }
+
+    fn new_walk(&self, directory: &Key) -> Arc<Walk> {
+        Walk::new(directory.clone(), self.store.clone(), self.cache.clone(), self.hidden.clone())
+    }
+}
+
+impl DirHandle {
+    /// The entries from `offset` on: 0 is the start, then what an entry named as its own. At least one, unless the
+    /// directory ends there. Reading from 0 again begins anew, as rewinddir(3) asks for.
+    ///
+    /// # Errors
+    /// Why the store could not list the directory. The next read asks it again.
+    pub async fn read(&self, offset: u64) -> Result<DirPage> {
+        if let Some(page) = self.try_read(offset) {
+            return page;
+        }
+        let position = offset.saturating_sub(DOTS);
+        let mut source = self.source_for_async(offset);
+        loop {
+            let found = match &source {
+                Source::Cached(listing) => find_in(listing, position),
+                Source::Walk(walk) => walk.read(position).await?,
+            };
+            if !matches!(found, Found::Dropped) {
+                return Ok(self.page(offset, found));
+            }
+            // A walk of our own, from the start and past what was read already: one that others may join could
+            // leave us behind again.
+            source = Source::Walk(self.names.new_walk(&self.key));
+            *self.source.lock() = Some(source.clone());
+        }
+    }
+
+    /// [`read`](Self::read) when that takes no request, neither for these entries nor to fetch ahead.
+    pub fn try_read(&self, offset: u64) -> Option<Result<DirPage>> {
+        let position = offset.saturating_sub(DOTS);
+        let found = match self.source_for_try(offset)? {
+            Source::Cached(listing) => find_in(&listing, position),
+            Source::Walk(walk) => walk.peek(position)?,
+        };
+        (!matches!(found, Found::Dropped)).then(|| Ok(self.page(offset, found)))
+    }
+
+    /// [`read`](Self::read) for readdirplus: when attributes are not to be taken from the listing, they are asked for
+    /// here, side by side.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub async fn read_plus(&self, offset: u64) -> Result<DirPage> {
+        let mut page = self.read(offset).await?;
+        if self.names.options.readdir_optimize {
+            return Ok(page);
+        }
+        // A page of which no entry is left would look like the end of the directory.
+        while page.ask_for_attributes().await == Left::Nothing {
+            page = self.read(page.after_asked()).await?;
+        }
+        Ok(page)
+    }
+
+    /// [`read_plus`](Self::read_plus) when that takes no request.
+    pub fn try_read_plus(&self, offset: u64) -> Option<Result<DirPage>> {
+        if self.names.options.readdir_optimize { self.try_read(offset) } else { None }
+    }
+
+    /// Whether its entries are a listing that is believed, so that what the kernel kept of an earlier reading is too.
+    pub fn is_cached(&self) -> bool {
+        self.names.cache.listing(self.key.as_bytes()).is_some()
+    }
+
+    /// Entries of the directory that are in memory for this handle.
+    pub fn held_entries(&self) -> usize {
+        match &*self.source.lock() {
+            None => 0,
+            Some(Source::Cached(listing)) => listing.len,
+            Some(Source::Walk(walk)) => walk.held(),
+        }
+    }
+
+    /// The source to read from; a read from the start looks for the best one there is now.
+    fn source_for_async(&self, offset: u64) -> Source {
+        let mut source = self.source.lock();
+        match &*source {
+            Some(source) if offset > 0 => source.clone(),
+            _ => source.insert(self.names.entries_of(&self.key)).clone(),
+        }
+    }
+
+    fn source_for_try(&self, offset: u64) -> Option<Source> {
+        let mut source = self.source.lock();
+        match &*source {
+            Some(source) if offset > 0 => Some(source.clone()),
+            _ => {
+                let listing = self.names.cache.listing(self.key.as_bytes())?;
+                Some(source.insert(Source::Cached(listing)).clone())
+            }
+        }
+    }
+
+    fn page(&self, offset: u64, found: Found) -> DirPage {
+        let entries = match found {
+            Found::Entries(slice) => Some(slice),
+            Found::End | Found::Dropped => None,
+        };
+        DirPage::new(self.names.clone(), self.ino, self.parent, offset, entries)
+    }
+}
+
+/// What is at `position` of a complete listing.
+fn find_in(listing: &Listing, position: u64) -> Found {
+    let Some(mut skip) = usize::try_from(position).ok().filter(|&position| position < listing.len) else { return Found::End };
+    for page in &listing.pages {
+        if skip < page.entries.len() {
+            return Found::Entries(Slice { page: page.clone(), from: skip });
+        }
+        skip -= page.entries.len();
+    }
+    Found::End
+}

@@ -1,0 +1,112 @@
+//! What an operation on the mounted tree can fail with, and the one table that turns it into an errno. It does not
+//! log and does not retry. Invariant: both matches are exhaustive, so a new kind of error does not compile until
+//! someone has decided what a program will see.
+
+use crate::reader::ReadError;
+use crate::store::{self, ErrorKind};
+
+/// Why an operation of the kernel failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    #[error("no such file or directory")]
+    NotFound,
+    #[error("not a directory")]
+    NotADirectory,
+    #[error("is a directory")]
+    IsADirectory,
+    #[error("a name is longer than 255 bytes")]
+    NameTooLong,
+    /// The kernel speaks of an inode that it was never told of, or has forgotten.
+    #[error("the inode is not known any more")]
+    UnknownInode,
+    /// The version of the object that a handle reads is gone.
+    #[error("the object changed while it was open")]
+    Stale(#[source] store::Error),
+    /// The kernel speaks of a handle that is not open.
+    #[error("the handle is not open")]
+    BadHandle,
+    #[error("mounted read-only")]
+    ReadOnly,
+    #[error("objects have no hard links")]
+    NoHardLinks,
+    #[error("objects cannot be devices, sockets or pipes")]
+    NoSpecialFiles,
+    #[error("bad argument")]
+    Invalid,
+    #[error("the store did not do what was asked of it")]
+    Store(#[from] store::Error),
+    #[error("the bytes did not arrive")]
+    Read(#[from] ReadError),
+}
+
+/// The result of an operation on the mounted tree.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// What a program sees.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::NotFound => libc::ENOENT,
+            Self::NotADirectory => libc::ENOTDIR,
+            Self::IsADirectory => libc::EISDIR,
+            Self::NameTooLong => libc::ENAMETOOLONG,
+            Self::UnknownInode | Self::Stale(_) => libc::ESTALE,
+            Self::BadHandle => libc::EBADF,
+            Self::ReadOnly => libc::EROFS,
+            Self::NoHardLinks => libc::EOPNOTSUPP,
+            Self::NoSpecialFiles => libc::EPERM,
+            Self::Invalid => libc::EINVAL,
+            Self::Store(error) | Self::Read(ReadError::Store(error)) => store_errno(error.kind),
+            Self::Read(ReadError::Deadline(_) | ReadError::GivenUp) => libc::EIO,
+            Self::Read(ReadError::Memory(_)) => libc::ENOMEM,
+        }
+    }
+}
+
+fn store_errno(kind: ErrorKind) -> i32 {
+    match kind {
+        ErrorKind::NotFound => libc::ENOENT,
+        // A range is only asked for inside the size we were told, so an object that cannot satisfy it is another version.
+        ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable => libc::ESTALE,
+        ErrorKind::AccessDenied | ErrorKind::BadCredentials | ErrorKind::NoCredentials => libc::EACCES,
+        ErrorKind::Invalid => libc::EINVAL,
+        // A bucket that vanished is a fault of the mount: ENOENT would make programs believe that their file was deleted.
+        ErrorKind::NoSuchBucket | ErrorKind::WrongEndpoint => libc::EIO,
+        // EIO for a timeout too: ETIMEDOUT is a word of sockets that few programs expect of a file.
+        ErrorKind::Throttled | ErrorKind::Unavailable | ErrorKind::Connect | ErrorKind::Timeout | ErrorKind::Corrupt => libc::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+    use crate::store::{Key, Op};
+
+    #[test]
+    fn programs_see_the_errno_that_the_semantics_promise() {
+        let table = [
+            (ErrorKind::NotFound, libc::ENOENT),
+            (ErrorKind::Replaced, libc::ESTALE),
+            (ErrorKind::AccessDenied, libc::EACCES),
+            (ErrorKind::NoCredentials, libc::EACCES),
+            (ErrorKind::Throttled, libc::EIO),
+            (ErrorKind::Timeout, libc::EIO),
+            (ErrorKind::NoSuchBucket, libc::EIO),
+        ];
+        for (kind, errno) in table {
+            let error = Error::from(store::Error::new(kind, Op::Head, &Key::from("a"), "it"));
+            assert_eq!(error.errno(), errno, "{kind:?}");
+        }
+        assert_eq!(Error::ReadOnly.errno(), libc::EROFS);
+        assert_eq!(Error::NoHardLinks.errno(), libc::EOPNOTSUPP);
+    }
+
+    #[test]
+    fn the_chain_names_operation_and_key_once() {
+        let error = Error::from(store::Error::new(ErrorKind::Timeout, Op::List, &Key::from("a/"), "no byte for 5 s"));
+        assert!(!error.to_string().contains("LIST"));
+        assert!(error.source().expect("a cause").to_string().contains("LIST \"a/\""));
+    }
+}

@@ -1,0 +1,79 @@
+//! What can be known of a name, and of a directory as a whole, with the time it was learnt. Nothing here keeps or
+//! judges it. Invariant: a fact is not changed after it was learnt.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::time::Instant;
+
+use super::inodes::Kind;
+use super::listing::{DirEntry, FileFacts, order};
+
+/// What a name stands for, or stood for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    File(FileFacts),
+    /// With the time of its marker object, when that has been seen.
+    Directory(Option<SystemTime>),
+    Absent,
+}
+
+impl What {
+    /// What it is, if it is anything.
+    pub fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::File(_) => Some(Kind::File),
+            Self::Directory(_) => Some(Kind::Directory),
+            Self::Absent => None,
+        }
+    }
+}
+
+/// Something that is known of a path (a key without the `/` of a directory).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    pub what: What,
+    pub learnt: Instant,
+    /// Until when the attributes are believed. Already over for a file that was only seen in a listing when
+    /// attributes are not to be taken from there.
+    pub until: Instant,
+    /// Until when it is believed to be what the name stands for. Earlier than `until` when only the object was asked
+    /// for: a directory of the same name would hide it.
+    pub named_until: Instant,
+}
+
+impl Fact {
+    /// Until when both are believed.
+    pub fn entry_until(&self) -> Instant {
+        self.until.min(self.named_until)
+    }
+}
+
+/// Entries of a listing that came together. Never empty.
+#[derive(Clone, Debug)]
+pub struct Page {
+    pub entries: Arc<[DirEntry]>,
+    pub learnt: Instant,
+}
+
+impl Page {
+    /// Where `name` stands to the names of this page: for a binary search over pages.
+    pub fn ends_before(&self, name: &[u8]) -> bool {
+        self.entries.last().is_some_and(|last| order(last.name(), name).is_lt())
+    }
+
+    /// The entry of that name.
+    pub fn find(&self, name: &[u8]) -> Option<&DirEntry> {
+        self.entries.binary_search_by(|entry| order(entry.name(), name)).ok().map(|at| &self.entries[at])
+    }
+}
+
+/// All entries of a directory.
+#[derive(Debug)]
+pub struct Listing {
+    pub pages: Vec<Page>,
+    /// Entries in all pages.
+    pub len: usize,
+    /// When the first page came: what is not in the listing was absent no later than that.
+    pub learnt: Instant,
+}

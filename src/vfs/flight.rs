@@ -1,0 +1,114 @@
+//! Single flight: many callers that want the same thing share one future. It remembers nothing after the answer.
+//! Invariant: the future lives as long as any of its callers, so one that is dropped takes nothing from the others
+//! and the last one that is dropped cancels the request.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use parking_lot::Mutex;
+
+use crate::store::Key;
+
+/// Each with the number of its start.
+type Board<T> = Mutex<HashMap<Key, (u64, WeakShared<BoxFuture<'static, T>>)>>;
+
+/// What is being asked for just now, by key.
+#[derive(Debug)]
+pub struct Flights<T: Clone> {
+    flights: Arc<Board<T>>,
+    started: AtomicU64,
+}
+
+impl<T: Clone> Default for Flights<T> {
+    fn default() -> Self {
+        Self { flights: Arc::default(), started: AtomicU64::new(0) }
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> Flights<T> {
+    /// Joins the flight for `key`, or starts it with the future that `start` makes. To make sure that nobody asks
+    /// twice, the future looks into the cache first and fills it before it ends.
+    pub fn join<F>(&self, key: &Key, start: impl FnOnce() -> F) -> Shared<BoxFuture<'static, T>>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut flights = self.flights.lock();
+        if let Some(flight) = flights.get(key).and_then(|(_, flight)| flight.upgrade()) {
+            return flight;
+        }
+        let id = self.started.fetch_add(1, Relaxed);
+        let landing = Landing { flights: self.flights.clone(), key: key.clone(), id };
+        let future = start();
+        let flight = async move {
+            let _landing = landing;
+            future.await
+        }
+        .boxed()
+        .shared();
+        if let Some(weak) = flight.downgrade() {
+            flights.insert(key.clone(), (id, weak));
+        }
+        flight
+    }
+}
+
+/// Takes a flight off the list when it ends or is given up.
+struct Landing<T: Clone> {
+    flights: Arc<Board<T>>,
+    key: Key,
+    id: u64,
+}
+
+impl<T: Clone> Drop for Landing<T> {
+    fn drop(&mut self) {
+        let mut flights = self.flights.lock();
+        // A flight that was given up may have a successor on the list already.
+        if flights.get(&self.key).is_some_and(|(id, _)| *id == self.id) {
+            flights.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+
+    use super::*;
+
+    fn counted(runs: &Arc<AtomicU64>) -> impl Future<Output = u64> + Send + 'static {
+        let runs = runs.clone();
+        async move {
+            sleep(Duration::from_secs(1)).await;
+            runs.fetch_add(1, Relaxed) + 1
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn callers_share_a_future_and_survive_the_first_of_them() {
+        let (flights, runs) = (Flights::default(), Arc::new(AtomicU64::new(0)));
+        let key = Key::from("a");
+        let mut first = Box::pin(flights.join(&key, || counted(&runs)));
+        let second = flights.join(&key, || counted(&runs));
+        assert!(futures::poll!(&mut first).is_pending());
+        drop(first);
+        assert_eq!(second.await, 1);
+        assert_eq!(flights.join(&key, || counted(&runs)).await, 2, "an answer is not kept");
+        assert!(flights.flights.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_caller_that_is_dropped_cancels_the_request() {
+        let (flights, runs) = (Flights::default(), Arc::new(AtomicU64::new(0)));
+        let mut only = Box::pin(flights.join(&Key::from("a"), || counted(&runs)));
+        assert!(futures::poll!(&mut only).is_pending());
+        drop(only);
+        assert!(flights.flights.lock().is_empty());
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(runs.load(Relaxed), 0);
+    }
+}

@@ -1,0 +1,321 @@
+//! The inode table: which numbers the kernel knows, and which keys they stand for. Pure: it holds no lock, asks no
+//! store and knows no attributes. Invariant: a number means one key from the first reply that told it to the kernel
+//! until the kernel has forgotten it and everything below it, so the table is as large as the kernel's own.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use twox_hash::XxHash3_64;
+
+use crate::store::Key;
+
+/// The number of a file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Inode(pub u64);
+
+impl Inode {
+    /// The root of the mount (`FUSE_ROOT_ID`).
+    pub const ROOT: Self = Self(1);
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    File,
+    Directory,
+}
+
+/// What the table knows of a number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The object `a/b`, or the directory `a/b/`.
+    pub key: Key,
+    /// The directory that holds it; the root holds itself.
+    pub parent: Inode,
+}
+
+impl Node {
+    /// File or directory: the key tells.
+    pub fn kind(&self) -> Kind {
+        if self.key.is_prefix() { Kind::Directory } else { Kind::File }
+    }
+}
+
+/// The table.
+#[derive(Debug)]
+pub struct Inodes {
+    slots: HashMap<u64, Slot, BuildHasherDefault<Identity>>,
+    /// Keys whose own number was taken by another key when they came. Nearly always empty.
+    displaced: HashMap<Key, u64>,
+    hash: fn(&[u8]) -> u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    key: Key,
+    parent: Inode,
+    /// How often the kernel was told of it, less what it forgot.
+    lookups: u64,
+    /// Slots whose parent this is. FORGETs of a directory and of what is in it may overtake each other on their way
+    /// through several threads; the count keeps the directory's number taken until the last child is gone.
+    children: u64,
+}
+
+impl Inodes {
+    /// A table that knows the root, whose key is `prefix`.
+    pub fn new(prefix: Key) -> Self {
+        Self::with_hash(prefix, XxHash3_64::oneshot)
+    }
+
+    fn with_hash(prefix: Key, hash: fn(&[u8]) -> u64) -> Self {
+        let root = Slot { key: prefix, parent: Inode::ROOT, lookups: 1, children: 0 };
+        Self { slots: HashMap::from_iter([(Inode::ROOT.0, root)]), displaced: HashMap::new(), hash }
+    }
+
+    /// What `ino` stands for.
+    pub fn get(&self, ino: Inode) -> Option<Node> {
+        self.slots.get(&ino.0).map(|slot| Node { key: slot.key.clone(), parent: slot.parent })
+    }
+
+    /// The number that `key` has, or would get now: what readdir shows without the kernel remembering it.
+    pub fn number(&self, key: &Key) -> Inode {
+        if !self.displaced.is_empty()
+            && let Some(&number) = self.displaced.get(key)
+        {
+            return Inode(number);
+        }
+        let mut number = self.natural(key);
+        while self.slots.get(&number).is_some_and(|slot| slot.key != *key) {
+            number = not_reserved(number.wrapping_add(1));
+        }
+        Inode(number)
+    }
+
+    /// The kernel is told of `key` once more, as an entry of `parent`.
+    pub fn remember(&mut self, parent: Inode, key: &Key) -> Inode {
+        let ino = self.number(key);
+        match self.slots.entry(ino.0) {
+            Entry::Occupied(mut slot) => slot.get_mut().lookups += 1,
+            Entry::Vacant(slot) => {
+                slot.insert(Slot { key: key.clone(), parent, lookups: 1, children: 0 });
+                if self.natural(key) != ino.0 {
+                    self.displaced.insert(key.clone(), ino.0);
+                }
+                if let Some(slot) = self.slots.get_mut(&parent.0) {
+                    slot.children += 1;
+                }
+            }
+        }
+        ino
+    }
+
+    /// The kernel forgets `n` of the times it was told of `ino`.
+    pub fn forget(&mut self, ino: Inode, n: u64) {
+        if ino == Inode::ROOT {
+            return;
+        }
+        let Some(slot) = self.slots.get_mut(&ino.0) else { return };
+        slot.lookups = slot.lookups.saturating_sub(n);
+        let mut next = ino;
+        while let Some(parent) = self.remove_unused(next) {
+            if let Some(slot) = self.slots.get_mut(&parent.0) {
+                slot.children = slot.children.saturating_sub(1);
+            }
+            next = parent;
+        }
+        self.give_memory_back();
+    }
+
+    /// How many numbers are known, the root included.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Removes `ino` when nothing holds it and says whose child it was.
+    fn remove_unused(&mut self, ino: Inode) -> Option<Inode> {
+        let slot = self.slots.get(&ino.0)?;
+        if ino == Inode::ROOT || slot.lookups > 0 || slot.children > 0 {
+            return None;
+        }
+        let slot = self.slots.remove(&ino.0)?;
+        self.displaced.remove(&slot.key);
+        Some(slot.parent)
+    }
+
+    /// After a large tree was walked and forgotten the table would stay as large as it ever was.
+    fn give_memory_back(&mut self) {
+        if self.slots.capacity() > 4096 && self.slots.len() < self.slots.capacity() / 8 {
+            self.slots.shrink_to(self.slots.len() * 2);
+        }
+    }
+
+    fn natural(&self, key: &Key) -> u64 {
+        if self.slots.get(&Inode::ROOT.0).is_some_and(|root| root.key == *key) {
+            return Inode::ROOT.0;
+        }
+        not_reserved((self.hash)(key.as_bytes()))
+    }
+}
+
+/// 0 means "no inode" in the protocol and 1 is the root.
+fn not_reserved(number: u64) -> u64 {
+    if number <= Inode::ROOT.0 { 2 } else { number }
+}
+
+/// The numbers are hashes already.
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(byte);
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn table() -> Inodes {
+        Inodes::new(Key::root())
+    }
+
+    #[test]
+    fn a_number_is_the_same_after_a_remount_and_never_reserved() {
+        let (mut one, mut two) = (table(), table());
+        two.remember(Inode::ROOT, &Key::from("other"));
+        assert_eq!(one.remember(Inode::ROOT, &Key::from("a/b")), two.remember(Inode::ROOT, &Key::from("a/b")));
+        for hash in [0, 1] {
+            let mut table = Inodes::with_hash(Key::root(), if hash == 0 { |_| 0 } else { |_| u64::MAX });
+            assert!(table.remember(Inode::ROOT, &Key::from("x")).0 > 1);
+            assert!(table.remember(Inode::ROOT, &Key::from("y")).0 > 1);
+        }
+    }
+
+    #[test]
+    fn a_file_and_a_directory_of_one_name_are_two_inodes() {
+        let mut table = table();
+        let file = table.remember(Inode::ROOT, &Key::from("a"));
+        let directory = table.remember(Inode::ROOT, &Key::from("a/"));
+        assert_ne!(file, directory);
+        assert_eq!(table.get(file).expect("known").kind(), Kind::File);
+        assert_eq!(table.get(directory).expect("known").kind(), Kind::Directory);
+    }
+
+    #[test]
+    fn an_inode_is_gone_when_every_lookup_is_forgotten() {
+        let mut table = table();
+        let ino = table.remember(Inode::ROOT, &Key::from("a"));
+        table.remember(Inode::ROOT, &Key::from("a"));
+        table.forget(ino, 1);
+        assert!(table.get(ino).is_some());
+        table.forget(ino, 1);
+        assert!(table.get(ino).is_none());
+        table.forget(Inode::ROOT, 99);
+        assert!(table.get(Inode::ROOT).is_some());
+    }
+
+    #[test]
+    fn a_directory_that_is_forgotten_before_its_child_stays_until_the_child_goes() {
+        let mut table = table();
+        let directory = table.remember(Inode::ROOT, &Key::from("d/"));
+        let file = table.remember(directory, &Key::from("d/f"));
+        table.forget(directory, 1);
+        assert!(table.get(directory).is_some());
+        table.forget(file, 1);
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn a_displaced_key_keeps_its_number_when_the_other_key_goes() {
+        let mut table = Inodes::with_hash(Key::root(), |_| 7);
+        let first = table.remember(Inode::ROOT, &Key::from("first"));
+        let second = table.remember(Inode::ROOT, &Key::from("second"));
+        assert_eq!((first, second), (Inode(7), Inode(8)));
+        table.forget(first, 1);
+        assert_eq!(table.number(&Key::from("second")), second);
+        assert_eq!(table.remember(Inode::ROOT, &Key::from("second")), second);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Remember { parent: usize, name: u8, directory: bool },
+        Forget { which: usize, n: u64 },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let remember =
+            (any::<usize>(), 0..5u8, any::<bool>()).prop_map(|(parent, name, directory)| Step::Remember { parent, name, directory });
+        let forget = (any::<usize>(), 1..4u64).prop_map(|(which, n)| Step::Forget { which, n });
+        prop::collection::vec(prop_oneof![remember, forget], 1..80)
+    }
+
+    /// The reference: a plain list of what the kernel was told.
+    #[derive(Debug)]
+    struct Told {
+        ino: Inode,
+        key: Key,
+        parent: Key,
+        lookups: u64,
+    }
+
+    proptest! {
+        /// With a hash of four values, so that nearly everything collides.
+        #[test]
+        fn behaves_like_a_list_of_what_the_kernel_was_told(steps in steps()) {
+            let mut table = Inodes::with_hash(Key::root(), |key| XxHash3_64::oneshot(key) % 4);
+            let mut told = vec![Told { ino: Inode::ROOT, key: Key::root(), parent: Key::root(), lookups: 1 }];
+            for step in steps {
+                match step {
+                    Step::Remember { parent, name, directory } => {
+                        let parents: Vec<_> = told.iter().filter(|t| t.key.is_prefix() && t.lookups > 0).collect();
+                        let parent = parents[parent % parents.len()];
+                        let (parent_ino, parent_key) = (parent.ino, parent.key.clone());
+                        let key = parent_key.join(&[b'a' + name]).join(if directory { b"/" } else { b"" });
+                        let ino = table.remember(parent_ino, &key);
+                        match told.iter_mut().find(|t| t.key == key) {
+                            Some(known) => {
+                                prop_assert_eq!(known.ino, ino);
+                                known.lookups += 1;
+                            }
+                            None => {
+                                prop_assert!(told.iter().all(|t| t.ino != ino), "a number of another key was handed out");
+                                told.push(Told { ino, key, parent: parent_key, lookups: 1 });
+                            }
+                        }
+                    }
+                    Step::Forget { which, n } => {
+                        let index = which % told.len();
+                        let n = n.min(told[index].lookups);
+                        table.forget(told[index].ino, n);
+                        if index > 0 {
+                            told[index].lookups -= n;
+                        }
+                        while let Some(gone) = told.iter().position(|t| t.lookups == 0 && told.iter().all(|c| c.parent != t.key)) {
+                            told.remove(gone);
+                        }
+                    }
+                }
+                prop_assert_eq!(table.len(), told.len());
+                for t in &told {
+                    let node = table.get(t.ino).expect("the kernel still knows it");
+                    prop_assert_eq!(&node.key, &t.key);
+                    prop_assert_eq!(table.number(&t.key), t.ino);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Names and attributes as the kernel asks for them: from memory at once where it can be, else after one round trip
+//! of the probe. It reads no file and sends no request itself. Invariants: no lock is held while something is waited
+//! for; what is returned as an entry was remembered exactly once; what the kernel may cache is what is left of the
+//! deadline of the fact that it was made from.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::attr::{Attr, Entry};
+use super::error::{Error, Result};
+use super::fact::{Fact, What};
+use super::hidden::Hidden;
+use super::inodes::{Inode, Inodes, Kind, Node};
+use super::listing::{FileFacts, check_name};
+use super::options::Options;
+use super::probe::Probe;
+use super::stat_cache::StatCache;
+use super::walk::Walk;
+use crate::store::{Key, ObjectMeta, ObjectStore};
+
+/// The tree of names of one mount.
+#[derive(Debug)]
+pub struct Names {
+    pub(super) store: Arc<dyn ObjectStore>,
+    pub(super) options: Options,
+    pub(super) cache: StatCache,
+    pub(super) probe: Probe,
+    pub(super) hidden: Arc<Hidden>,
+    pub(super) inodes: Mutex<Inodes>,
+    /// Directories that are being listed, for handles that can share a walk and for lookups of what it has seen.
+    pub(super) walks: Mutex<HashMap<Key, Weak<Walk>>>,
+    /// What directories without a known marker show as their time.
+    mounted: SystemTime,
+}
+
+impl Names {
+    /// The names of `store` under `options.prefix`, which becomes [`Inode::ROOT`].
+    pub fn new(store: Arc<dyn ObjectStore>, options: Options) -> Arc<Self> {
+        let cache = StatCache::new(&options);
+        let hidden = Arc::new(Hidden::default());
+        Arc::new(Self {
+            probe: Probe::new(store.clone(), cache.clone(), hidden.clone()),
+            inodes: Mutex::new(Inodes::new(Key::from(options.prefix.as_str()))),
+            walks: Mutex::default(),
+            mounted: SystemTime::now(),
+            store,
+            options,
+            cache,
+            hidden,
+        })
+    }
+
+    /// The entry `name` of `parent`; counts as one lookup for [`forget`](Self::forget).
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] when the store says that there is none, otherwise why it could not say.
+    pub async fn lookup(&self, parent: Inode, name: &[u8]) -> Result<Entry> {
+        if let Some(known) = self.try_lookup(parent, name) {
+            return known;
+        }
+        let path = self.path(parent, name)?;
+        let fact = self.probe.name(&path).await?;
+        self.remember(parent, &path, &fact)
+    }
+
+    /// [`lookup`](Self::lookup) when that takes no request.
+    pub fn try_lookup(&self, parent: Inode, name: &[u8]) -> Option<Result<Entry>> {
+        match self.path(parent, name) {
+            Ok(path) => {
+                let fact = self.known_name(&path)?;
+                Some(self.remember(parent, &path, &fact))
+            }
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// For how long the kernel may believe that `parent` has no entry `name`.
+    pub fn absent_for(&self, parent: Inode, name: &[u8]) -> Duration {
+        let Ok(path) = self.path(parent, name) else { return Duration::ZERO };
+        match self.known_name(&path) {
+            Some(Fact { what: What::Absent, until, .. }) => self.cache.remaining(until),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The attributes of `ino`, and how long the kernel may believe them.
+    ///
+    /// # Errors
+    /// [`Error::UnknownInode`] when the kernel forgot it, [`Error::NotFound`] when it is gone from the store.
+    pub async fn getattr(&self, ino: Inode) -> Result<(Attr, Duration)> {
+        if let Some(known) = self.try_getattr(ino) {
+            return known;
+        }
+        let node = self.node(ino)?;
+        let fact = match node.kind() {
+            Kind::File => self.probe.object(&node.key, None).await?,
+            Kind::Directory => self.probe.directory(&node.key).await?,
+        };
+        self.attributes(ino, node.kind(), &fact)
+    }
+
+    /// [`getattr`](Self::getattr) when that takes no request.
+    pub fn try_getattr(&self, ino: Inode) -> Option<Result<(Attr, Duration)>> {
+        let node = match self.node(ino) {
+            Ok(node) => node,
+            Err(error) => return Some(Err(error)),
+        };
+        if ino == Inode::ROOT {
+            // The mount is there as long as it is mounted, whatever is in the bucket.
+            let ttl = self.cache.remaining(self.cache.believed_until(Instant::now()));
+            return Some(Ok((Attr::directory(&self.options, ino, self.mounted), ttl)));
+        }
+        let fact = self.known_object(path_of(&node))?;
+        Some(self.attributes(ino, node.kind(), &fact))
+    }
+
+    /// The object behind `ino` as it is believed to be, and how long ago that was learnt.
+    pub fn file(&self, ino: Inode) -> Option<(ObjectMeta, Duration)> {
+        let node = self.node(ino).ok().filter(|node| node.kind() == Kind::File)?;
+        match self.known_object(node.key.as_bytes())? {
+            Fact { what: What::File(facts), learnt, .. } => Some((object_meta(node.key, facts), learnt.elapsed())),
+            _ => None,
+        }
+    }
+
+    /// The object behind `ino`, for open: as it is believed to be, else as a HEAD tells.
+    ///
+    /// # Errors
+    /// [`Error::IsADirectory`], [`Error::NotFound`] when it is gone, otherwise why the store could not say.
+    pub async fn fresh_object(&self, ino: Inode) -> Result<ObjectMeta> {
+        if let Some((meta, _)) = self.file(ino) {
+            return Ok(meta);
+        }
+        let key = self.file_key(ino)?;
+        file_in(self.probe.object(&key, None).await?, key)
+    }
+
+    /// The object behind `ino` as it is now: for a handle that noticed that it was replaced.
+    ///
+    /// # Errors
+    /// As [`fresh_object`](Self::fresh_object).
+    pub async fn refresh(&self, ino: Inode) -> Result<ObjectMeta> {
+        let key = self.file_key(ino)?;
+        file_in(self.probe.refresh(&key).await?, key)
+    }
+
+    /// The key of `ino`.
+    ///
+    /// # Errors
+    /// [`Error::UnknownInode`].
+    pub fn key(&self, ino: Inode) -> Result<Key> {
+        self.node(ino).map(|node| node.key)
+    }
+
+    /// The kernel forgets `n` of the lookups of `ino`. True when it then does not know it any more.
+    pub fn forget(&self, ino: Inode, n: u64) -> bool {
+        let mut inodes = self.inodes.lock();
+        inodes.forget(ino, n);
+        inodes.get(ino).is_none()
+    }
+
+    /// Nothing that was learnt of `ino` so far is believed any more, nor of what is in it when it is a directory.
+    pub fn expire(&self, ino: Inode) {
+        let Ok(node) = self.node(ino) else { return };
+        let path = path_of(&node);
+        self.cache.forget(path);
+        self.cache.forget_dir(node.key.as_bytes());
+        let parent = self.node(node.parent).map(|parent| parent.key);
+        let mut walks = self.walks.lock();
+        walks.remove(&node.key);
+        if let Ok(parent) = parent {
+            walks.remove(&parent);
+        }
+    }
+
+    /// How many objects were found that a directory of the same name hides.
+    pub fn hidden_objects(&self) -> usize {
+        self.hidden.count()
+    }
+
+    /// How many inodes the kernel knows, the root included.
+    pub fn known_inodes(&self) -> usize {
+        self.inodes.lock().len()
+    }
+
+    pub(super) fn node(&self, ino: Inode) -> Result<Node> {
+        self.inodes.lock().get(ino).ok_or(Error::UnknownInode)
+    }
+
+    /// Attributes out of a fact. A directory of which no marker is known shows the time of the mount.
+    pub(super) fn attr(&self, ino: Inode, what: &What) -> Option<Attr> {
+        match what {
+            What::File(facts) => Some(Attr::file(&self.options, ino, facts)),
+            What::Directory(time) => Some(Attr::directory(&self.options, ino, time.unwrap_or(self.mounted))),
+            What::Absent => None,
+        }
+    }
+
+    fn path(&self, parent: Inode, name: &[u8]) -> Result<Key> {
+        let parent = self.node(parent)?;
+        if parent.kind() != Kind::Directory {
+            return Err(Error::NotADirectory);
+        }
+        check_name(name)?;
+        Ok(parent.key.join(name))
+    }
+
+    fn file_key(&self, ino: Inode) -> Result<Key> {
+        let node = self.node(ino)?;
+        match node.kind() {
+            Kind::File => Ok(node.key),
+            Kind::Directory => Err(Error::IsADirectory),
+        }
+    }
+
+    fn known_name(&self, path: &Key) -> Option<Fact> {
+        let now = Instant::now();
+        self.cache.name(path.as_bytes()).or_else(|| self.walked(path.as_bytes()).filter(|fact| fact.entry_until() > now))
+    }
+
+    fn known_object(&self, path: &[u8]) -> Option<Fact> {
+        let now = Instant::now();
+        self.cache.object(path).or_else(|| self.walked(path).filter(|fact| fact.until > now))
+    }
+
+    /// What a walk that is still under way has seen of `path`, if nothing newer is known of it.
+    fn walked(&self, path: &[u8]) -> Option<Fact> {
+        let (directory, name) = path.split_at(path.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1));
+        let walk = self.walks.lock().get(directory)?.upgrade()?;
+        let (entry, learnt) = walk.find(name)?;
+        (!self.cache.learnt_after(path, learnt)).then(|| self.cache.listed(&entry, learnt))
+    }
+
+    fn remember(&self, parent: Inode, path: &Key, fact: &Fact) -> Result<Entry> {
+        let ino = match fact.what {
+            What::File(_) => self.inodes.lock().remember(parent, path),
+            What::Directory(_) => {
+                let directory = path.join(b"/");
+                self.inodes.lock().remember(parent, &directory)
+            }
+            What::Absent => return Err(Error::NotFound),
+        };
+        let attr = self.attr(ino, &fact.what).ok_or(Error::NotFound)?;
+        Ok(Entry { attr, ttl: self.cache.remaining(fact.entry_until()) })
+    }
+
+    /// A name that has become the other kind is another inode: this one is gone.
+    fn attributes(&self, ino: Inode, kind: Kind, fact: &Fact) -> Result<(Attr, Duration)> {
+        let attr = self.attr(ino, &fact.what).filter(|attr| attr.kind == kind).ok_or(Error::NotFound)?;
+        Ok((attr, self.cache.remaining(fact.until)))
+    }
+}
+
+/// The key without the `/` of a directory: what the stat cache calls it.
+fn path_of(node: &Node) -> &[u8] {
+    let key = node.key.as_bytes();
+    key.strip_suffix(b"/").unwrap_or(key)
+}
+
+fn file_in(fact: Fact, key: Key) -> Result<ObjectMeta> {
+    match fact.what {
+        What::File(facts) => Ok(object_meta(key, facts)),
+        What::Directory(_) | What::Absent => Err(Error::NotFound),
+    }
+}
+
+fn object_meta(key: Key, facts: FileFacts) -> ObjectMeta {
+    ObjectMeta { key, size: facts.size, etag: facts.etag, modified: facts.modified }
+}

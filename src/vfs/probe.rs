@@ -1,0 +1,170 @@
+//! Asks the store what a name stands for: one round trip, single flight, and the answer goes into the stat cache.
+//! It knows no inodes. Invariant: only an answer of the store becomes a fact; a request that failed for another
+//! reason than absence is returned as it is and leaves nothing behind.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::join;
+use tokio::time::Instant;
+
+use super::error::{Error, Result};
+use super::fact::{Fact, What};
+use super::flight::Flights;
+use super::hidden::Hidden;
+use super::listing::FileFacts;
+use super::stat_cache::StatCache;
+use crate::store::{self, ErrorKind, Key, ListRequest, ObjectMeta, ObjectStore};
+
+type Answers = Flights<Result<Fact>>;
+
+/// The store, seen name by name.
+#[derive(Debug)]
+pub struct Probe {
+    store: Arc<dyn ObjectStore>,
+    cache: StatCache,
+    hidden: Arc<Hidden>,
+    names: Answers,
+    objects: Answers,
+    refreshes: Answers,
+    directories: Answers,
+}
+
+impl Probe {
+    /// Asks `store` and fills `cache`.
+    pub fn new(store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>) -> Self {
+        let [names, objects, refreshes, directories] = [(); 4].map(|()| Answers::default());
+        Self { store, cache, hidden, names, objects, refreshes, directories }
+    }
+
+    /// What `path` stands for: HEAD of the object and LIST of what is below it, side by side.
+    pub async fn name(&self, path: &Key) -> Result<Fact> {
+        let answer = self.names.join(path, || {
+            let (store, cache, hidden, path) = (self.store.clone(), self.cache.clone(), self.hidden.clone(), path.clone());
+            async move {
+                if let Some(fact) = cache.name(path.as_bytes()) {
+                    return Ok(fact);
+                }
+                let directory = path.join(b"/");
+                let (object, below) = join!(store.head(&path), first_below(&*store, &directory));
+                if let (Ok(_), Ok(Some(_))) = (&object, &below) {
+                    hidden.note(&path);
+                }
+                Ok(cache.learn_name(&path, verdict(object, below, &directory)?))
+            }
+        });
+        answer.await
+    }
+
+    /// What the object at `path` is, from the cache while that is believed. `named_until`: how long a listing lets
+    /// the caller believe that no directory hides it.
+    pub async fn object(&self, path: &Key, named_until: Option<Instant>) -> Result<Fact> {
+        let answer = self.objects.join(path, || {
+            let (store, cache, path) = (self.store.clone(), self.cache.clone(), path.clone());
+            async move {
+                match cache.object(path.as_bytes()) {
+                    Some(fact) if matches!(fact.what, What::File(_)) => Ok(fact),
+                    _ => head(&*store, &cache, &path, named_until).await,
+                }
+            }
+        });
+        answer.await
+    }
+
+    /// What the object at `path` is now, whatever is believed. A flight of its own, so that it never joins a HEAD
+    /// that was sent before the caller noticed that the object changed.
+    pub async fn refresh(&self, path: &Key) -> Result<Fact> {
+        let answer = self.refreshes.join(path, || {
+            let (store, cache, path) = (self.store.clone(), self.cache.clone(), path.clone());
+            async move { head(&*store, &cache, &path, None).await }
+        });
+        answer.await
+    }
+
+    /// Whether there is something at or below `directory` (which ends in `/`): one LIST.
+    pub async fn directory(&self, directory: &Key) -> Result<Fact> {
+        let answer = self.directories.join(directory, || {
+            let (store, cache, directory) = (self.store.clone(), self.cache.clone(), directory.clone());
+            async move {
+                let bytes = directory.as_bytes();
+                let path = Key::from(bytes.strip_suffix(b"/").unwrap_or(bytes));
+                match first_below(&*store, &directory).await? {
+                    Some(first) => Ok(cache.learn_name(&path, What::Directory(marker_time(&first, &directory)))),
+                    None => Ok(cache.learn_object(&path, None, None)),
+                }
+            }
+        });
+        answer.await
+    }
+}
+
+async fn head(store: &dyn ObjectStore, cache: &StatCache, path: &Key, named_until: Option<Instant>) -> Result<Fact> {
+    match store.head(path).await {
+        Ok(meta) => Ok(cache.learn_object(path, Some(FileFacts::from(&meta)), named_until)),
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(cache.learn_object(path, None, None)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The first object at or below `directory`. A page may be empty and not the last: stores filter after they count.
+async fn first_below(store: &dyn ObjectStore, directory: &Key) -> store::Result<Option<ObjectMeta>> {
+    let mut request = ListRequest { prefix: directory.clone(), delimited: false, token: None, max_keys: 1 };
+    loop {
+        let page = store.list(&request).await?;
+        if let Some(first) = page.objects.into_iter().next() {
+            return Ok(Some(first));
+        }
+        if page.next.is_none() || page.next == request.token {
+            return Ok(None);
+        }
+        request.token = page.next;
+    }
+}
+
+/// The directory wins. Without the right to list an object can still be served, though a directory may hide it.
+fn verdict(object: store::Result<ObjectMeta>, below: store::Result<Option<ObjectMeta>>, directory: &Key) -> Result<What> {
+    match (below, object) {
+        (Ok(Some(first)), _) => Ok(What::Directory(marker_time(&first, directory))),
+        (Ok(None), Ok(meta)) => Ok(What::File(FileFacts::from(&meta))),
+        (Ok(None), Err(error)) if error.kind == ErrorKind::NotFound => Ok(What::Absent),
+        (Err(error), Ok(meta)) if error.kind == ErrorKind::AccessDenied => Ok(What::File(FileFacts::from(&meta))),
+        (Err(error), _) | (Ok(None), Err(error)) => Err(Error::Store(error)),
+    }
+}
+
+/// The marker sorts before everything below it, so it comes first when there is one.
+fn marker_time(first: &ObjectMeta, directory: &Key) -> Option<SystemTime> {
+    (first.key == *directory).then_some(first.modified)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{ETag, Op};
+
+    fn meta(key: &str) -> ObjectMeta {
+        ObjectMeta { key: Key::from(key), size: 1, etag: ETag::from("\"e\""), modified: SystemTime::UNIX_EPOCH }
+    }
+
+    fn failed<T>(kind: ErrorKind, op: Op) -> store::Result<T> {
+        Err(store::Error::new(kind, op, &Key::from("a"), "failed"))
+    }
+
+    #[test]
+    fn the_two_answers_make_one_verdict() {
+        let file = || What::File(FileFacts::from(&meta("a")));
+        let directory = Key::from("a/");
+        let verdict = |object, below| verdict(object, below, &directory).map_err(|e| e.errno());
+        let absent = || failed(ErrorKind::NotFound, Op::Head);
+        assert_eq!(verdict(Ok(meta("a")), Ok(None)), Ok(file()));
+        assert_eq!(verdict(Ok(meta("a")), Ok(Some(meta("a/b")))), Ok(What::Directory(None)));
+        assert_eq!(verdict(absent(), Ok(Some(meta("a/")))), Ok(What::Directory(Some(SystemTime::UNIX_EPOCH))));
+        assert_eq!(verdict(absent(), Ok(None)), Ok(What::Absent));
+        assert_eq!(verdict(failed(ErrorKind::Timeout, Op::Head), Ok(Some(meta("a/b")))), Ok(What::Directory(None)));
+        assert_eq!(verdict(failed(ErrorKind::Timeout, Op::Head), Ok(None)), Err(libc::EIO));
+        assert_eq!(verdict(Ok(meta("a")), failed(ErrorKind::AccessDenied, Op::List)), Ok(file()));
+        assert_eq!(verdict(absent(), failed(ErrorKind::AccessDenied, Op::List)), Err(libc::EACCES));
+        assert_eq!(verdict(Ok(meta("a")), failed(ErrorKind::Timeout, Op::List)), Err(libc::EIO));
+        assert_eq!(verdict(absent(), failed(ErrorKind::NoSuchBucket, Op::List)), Err(libc::EIO));
+    }
+}

@@ -1,0 +1,344 @@
+//! What is believed about names, and until when: the only door to moka. It asks no store. Invariants: a fact dies at
+//! the deadline it was born with, however often it is looked at; of two things known about a name the newer one
+//! decides, even when it has expired, so nothing comes back to life.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moka::policy::EvictionPolicy;
+use moka::sync::Cache;
+use tokio::time::Instant;
+
+use super::Options;
+use super::fact::{Fact, Listing, What};
+use super::listing::{DirEntry, FileFacts};
+use crate::store::Key;
+
+/// The cache. Clones share their contents.
+#[derive(Clone, Debug)]
+pub struct StatCache {
+    /// What was learnt name by name: at most `size` of them.
+    facts: Option<Cache<Key, Fact>>,
+    /// Whole directories: at most `size` entries in all of them together.
+    listings: Option<Cache<Key, Arc<Listing>>>,
+    size: u64,
+    ttl: Duration,
+    negative_ttl: Duration,
+    /// Whether a listing tells the attributes of files, or only that they are there.
+    readdir_optimize: bool,
+}
+
+impl StatCache {
+    /// An empty cache.
+    pub fn new(options: &Options) -> Self {
+        let enabled = options.stat_cache_size > 0 && !options.stat_cache_ttl.is_zero();
+        let size = if enabled { options.stat_cache_size } else { 0 };
+        let facts = || Cache::builder().max_capacity(size).eviction_policy(EvictionPolicy::lru()).build();
+        let weight = |_: &Key, listing: &Arc<Listing>| u32::try_from(listing.len).unwrap_or(u32::MAX).max(1);
+        let listings = || Cache::builder().max_capacity(size).eviction_policy(EvictionPolicy::lru()).weigher(weight).build();
+        Self {
+            facts: enabled.then(facts),
+            listings: enabled.then(listings),
+            size,
+            ttl: if enabled { options.stat_cache_ttl } else { Duration::ZERO },
+            negative_ttl: if enabled { options.negative_ttl } else { Duration::ZERO },
+            readdir_optimize: options.readdir_optimize,
+        }
+    }
+
+    /// Whether anything is believed at all.
+    pub fn is_enabled(&self) -> bool {
+        self.size > 0
+    }
+
+    /// How many entries of a listing may be kept.
+    pub fn size(&self) -> usize {
+        usize::try_from(self.size).unwrap_or(usize::MAX)
+    }
+
+    /// How long the kernel may believe what we believe until `deadline`.
+    pub fn remaining(&self, deadline: Instant) -> Duration {
+        deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// Until when a listing that began then is believed.
+    pub fn believed_until(&self, learnt: Instant) -> Instant {
+        later(learnt, self.ttl)
+    }
+
+    /// Object and directory were both asked for: this is what the name stands for.
+    pub fn learn_name(&self, path: &Key, what: What) -> Fact {
+        let learnt = Instant::now();
+        let until = self.deadline(&what, learnt);
+        self.insert(path, Fact { what, learnt, until, named_until: until })
+    }
+
+    /// Only the object was asked for. The name is believed to be a file for as long as before, or until `named_until`
+    /// when the caller knows from a listing.
+    pub fn learn_object(&self, path: &Key, file: Option<FileFacts>, named_until: Option<Instant>) -> Fact {
+        let learnt = Instant::now();
+        let what = file.map_or(What::Absent, What::File);
+        let named_until = match (&what, self.newest(path.as_bytes())) {
+            (What::Absent | What::Directory(_), _) => None,
+            (What::File(_), Some(known)) if matches!(known.what, What::File(_)) => named_until.max(Some(known.named_until)),
+            (What::File(_), _) => named_until,
+        };
+        let until = self.deadline(&what, learnt);
+        self.insert(path, Fact { what, learnt, until, named_until: named_until.unwrap_or(learnt) })
+    }
+
+    /// What the name stands for.
+    pub fn name(&self, path: &[u8]) -> Option<Fact> {
+        let now = Instant::now();
+        self.newest(path).filter(|fact| fact.entry_until() > now)
+    }
+
+    /// What is known of the object, or directory, at `path`.
+    pub fn object(&self, path: &[u8]) -> Option<Fact> {
+        let now = Instant::now();
+        self.newest(path).filter(|fact| fact.until > now)
+    }
+
+    /// Whether something was learnt of the name alone after `since`.
+    pub fn learnt_after(&self, path: &[u8], since: Instant) -> bool {
+        self.facts.as_ref().and_then(|facts| facts.get(path)).is_some_and(|fact| fact.learnt > since)
+    }
+
+    /// What an entry of a listing says of its name.
+    pub fn listed(&self, entry: &DirEntry, learnt: Instant) -> Fact {
+        let named_until = later(learnt, self.ttl);
+        match &entry.file {
+            Some(file) => {
+                let until = if self.readdir_optimize { named_until } else { learnt };
+                Fact { what: What::File(file.clone()), learnt, until, named_until }
+            }
+            None => Fact { what: What::Directory(None), learnt, until: named_until, named_until },
+        }
+    }
+
+    /// What to tell the kernel of an entry of a listing: never something older than it may know already.
+    pub fn entry(&self, entry: &DirEntry, learnt: Instant) -> Fact {
+        let listed = self.listed(entry, learnt);
+        match self.facts.as_ref().and_then(|facts| facts.get(entry.path())) {
+            None => listed,
+            Some(fact) if fact.learnt < learnt => combine(listed, fact),
+            Some(fact) if fact.what.kind() == Some(entry.kind()) => Fact { named_until: fact.named_until.max(listed.named_until), ..fact },
+            // The name has become something else since: the kernel shall ask.
+            Some(_) => Fact { until: learnt, ..listed },
+        }
+    }
+
+    /// All of a directory was listed.
+    pub fn learn_listing(&self, directory: &Key, listing: Arc<Listing>) {
+        if let Some(listings) = &self.listings
+            && listing.len <= self.size()
+        {
+            listings.insert(directory.clone(), listing);
+        }
+    }
+
+    /// All entries of a directory.
+    pub fn listing(&self, directory: &[u8]) -> Option<Arc<Listing>> {
+        let listing = self.listings.as_ref()?.get(directory)?;
+        (self.believed_until(listing.learnt) > Instant::now()).then_some(listing)
+    }
+
+    /// Nothing is known of `path` any more.
+    pub fn forget(&self, path: &[u8]) {
+        if let Some(facts) = &self.facts {
+            facts.invalidate(path);
+        }
+        self.forget_dir(split(path).0);
+    }
+
+    /// The entries of a directory are not known any more.
+    pub fn forget_dir(&self, directory: &[u8]) {
+        if let Some(listings) = &self.listings {
+            listings.invalidate(directory);
+        }
+    }
+
+    /// The newest that is known of `path`, expired or not.
+    fn newest(&self, path: &[u8]) -> Option<Fact> {
+        let fact = self.facts.as_ref()?.get(path);
+        let listed = self.in_parent(path);
+        match (fact, listed) {
+            (Some(fact), Some(listed)) if listed.learnt > fact.learnt => Some(combine(listed, fact)),
+            (Some(fact), _) => Some(fact),
+            (None, listed) => listed,
+        }
+    }
+
+    /// What the parent's listing says of `path`.
+    fn in_parent(&self, path: &[u8]) -> Option<Fact> {
+        let (directory, name) = split(path);
+        let listing = self.listing(directory)?;
+        let page = listing.pages.partition_point(|page| page.ends_before(name));
+        let page = listing.pages.get(page);
+        match page.and_then(|page| page.find(name).map(|entry| (entry, page.learnt))) {
+            Some((entry, learnt)) => Some(self.listed(entry, learnt)),
+            None => {
+                let learnt = listing.learnt;
+                let until = self.deadline(&What::Absent, learnt);
+                Some(Fact { what: What::Absent, learnt, until, named_until: until })
+            }
+        }
+    }
+
+    fn deadline(&self, what: &What, learnt: Instant) -> Instant {
+        match what {
+            What::File(_) | What::Directory(_) => later(learnt, self.ttl),
+            What::Absent => later(learnt, self.negative_ttl),
+        }
+    }
+
+    fn insert(&self, path: &Key, fact: Fact) -> Fact {
+        if let Some(facts) = &self.facts {
+            facts.insert(path.clone(), fact.clone());
+        }
+        fact
+    }
+}
+
+/// A listing with what was learnt before it and the listing does not tell: the time of a marker (which would jump
+/// otherwise), attributes when they are not to be taken from listings.
+fn combine(listed: Fact, before: Fact) -> Fact {
+    match (&listed.what, &before.what) {
+        (What::Directory(None), What::Directory(_)) => Fact { what: before.what, ..listed },
+        (What::File(_), What::File(_)) if listed.until <= listed.learnt => Fact { named_until: listed.named_until, ..before },
+        _ => listed,
+    }
+}
+
+/// The directory of a path, with its `/`, and the name in it.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    path.split_at(path.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1))
+}
+
+/// "For ever" is a TTL too, and an Instant cannot say it.
+fn later(learnt: Instant, ttl: Duration) -> Instant {
+    const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    learnt + ttl.min(FOR_EVER)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use tokio::time::advance;
+
+    use super::*;
+    use crate::store::{ETag, ListPage, ObjectMeta};
+    use crate::vfs::fact::Page;
+    use crate::vfs::listing::Merge;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn file(size: u64) -> FileFacts {
+        FileFacts { size, etag: ETag::from("\"e\""), modified: SystemTime::UNIX_EPOCH }
+    }
+
+    fn listing(names: &[&str]) -> Arc<Listing> {
+        let object =
+            |name: &&str| ObjectMeta { key: Key::from(*name), size: 9, etag: ETag::from("\"e\""), modified: SystemTime::UNIX_EPOCH };
+        let directory = names.first().map_or(Key::root(), |name| Key::from(split(name.as_bytes()).0));
+        let page = ListPage { objects: names.iter().map(object).collect(), ..ListPage::default() };
+        let entries: Arc<[_]> = Merge::new(directory).on_page(page).into();
+        Arc::new(Listing { len: entries.len(), pages: vec![Page { entries, learnt: Instant::now() }], learnt: Instant::now() })
+    }
+
+    fn cache(size: u64) -> StatCache {
+        StatCache::new(&Options { stat_cache_size: size, ..Options::default() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hit_never_extends_a_life() {
+        let cache = cache(10);
+        cache.learn_name(&Key::from("here"), What::File(file(1)));
+        cache.learn_name(&Key::from("gone"), What::Absent);
+        for seen in 0..600 {
+            let here = cache.name(b"here").expect("believed for 60 s");
+            assert_eq!(cache.remaining(here.until), Duration::from_secs(60) - SECOND / 10 * seen);
+            assert_eq!(cache.name(b"gone").is_some(), seen < 10, "{seen}");
+            advance(SECOND / 10).await;
+        }
+        assert_eq!(cache.name(b"here"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_newer_of_fact_and_listing_decides_even_after_it_expired() {
+        let cache = cache(10);
+        cache.learn_listing(&Key::from("d/"), listing(&["d/x"]));
+        assert_eq!(cache.name(b"d/x").map(|f| f.what), Some(What::File(file(9))));
+        advance(SECOND).await;
+        cache.learn_name(&Key::from("d/x"), What::Absent);
+        assert_eq!(cache.name(b"d/x").map(|f| f.what), Some(What::Absent));
+        advance(SECOND * 2).await;
+        assert_eq!(cache.name(b"d/x"), None, "the older listing does not bring it back");
+        cache.learn_listing(&Key::from("d/"), listing(&["d/x"]));
+        assert_eq!(cache.name(b"d/x").map(|f| f.what), Some(What::File(file(9))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_listing_lacks_is_absent_for_the_negative_ttl_only() {
+        let cache = cache(10);
+        cache.learn_listing(&Key::from("d/"), listing(&["d/x", "d/z"]));
+        assert_eq!(cache.name(b"d/y").map(|f| f.what), Some(What::Absent));
+        advance(SECOND).await;
+        assert_eq!(cache.name(b"d/y"), None);
+        assert!(cache.name(b"d/x").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn asking_for_the_object_alone_does_not_prolong_the_name() {
+        let cache = cache(10);
+        let path = Key::from("a");
+        cache.learn_name(&path, What::File(file(1)));
+        advance(SECOND * 59).await;
+        cache.learn_object(&path, Some(file(2)), None);
+        advance(SECOND * 2).await;
+        assert_eq!(cache.object(b"a").map(|f| f.what), Some(What::File(file(2))));
+        assert_eq!(cache.name(b"a"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn size_bounds_names_and_listed_entries() {
+        let cache = cache(3);
+        for name in ["a", "b", "c", "d", "e"] {
+            cache.learn_name(&Key::from(name), What::Absent);
+        }
+        cache.learn_listing(&Key::from("big/"), listing(&["big/1", "big/2", "big/3", "big/4"]));
+        cache.learn_listing(&Key::from("one/"), listing(&["one/1", "one/2"]));
+        cache.learn_listing(&Key::from("two/"), listing(&["two/1", "two/2"]));
+        let (facts, listings) = (cache.facts.as_ref().expect("on"), cache.listings.as_ref().expect("on"));
+        facts.run_pending_tasks();
+        listings.run_pending_tasks();
+        assert_eq!((facts.entry_count(), listings.weighted_size()), (3, 2));
+        assert!(cache.listing(b"big/").is_none() && cache.listing(b"one/").is_none() && cache.listing(b"two/").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn size_or_ttl_zero_disables_and_for_ever_is_a_ttl() {
+        let off = [Options { stat_cache_size: 0, ..Options::default() }, Options { stat_cache_ttl: Duration::ZERO, ..Options::default() }];
+        for options in off {
+            let cache = StatCache::new(&options);
+            let fact = cache.learn_name(&Key::from("a"), What::File(file(1)));
+            assert_eq!(cache.remaining(fact.until), Duration::ZERO);
+            assert_eq!(cache.name(b"a"), None);
+            cache.learn_listing(&Key::from("d/"), listing(&["d/x"]));
+            assert!(cache.listing(b"d/").is_none());
+        }
+        let cache = StatCache::new(&Options { stat_cache_ttl: Duration::MAX, ..Options::default() });
+        cache.learn_name(&Key::from("a"), What::File(file(1)));
+        assert!(cache.name(b"a").is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn forgetting_a_path_forgets_what_its_directory_says_of_it() {
+        let cache = cache(10);
+        cache.learn_name(&Key::from("d/x"), What::File(file(1)));
+        cache.learn_listing(&Key::from("d/"), listing(&["d/x"]));
+        cache.forget(b"d/x");
+        assert_eq!(cache.object(b"d/x"), None);
+    }
+}

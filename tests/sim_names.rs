@@ -1,0 +1,479 @@
+//! The name space over the in-memory store under a paused clock: which requests a stat, an ls or a poll costs, and
+//! what is seen when. Nothing here waits in real time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::{Instant, advance, sleep};
+use windlass::store::memory::{Fault, Latency, Memory, Outcome, Plan, Rule};
+use windlass::store::{ErrorKind, Key, Op};
+use windlass::vfs::{DirHandle, Entry, Error, Inode, Kind, Names, Options};
+
+const RTT: Duration = Duration::from_millis(20);
+
+fn bucket(keys: &[&str]) -> Memory {
+    let store = Memory::new(Plan { first_byte: Latency::Fixed(RTT), ..Plan::default() });
+    for key in keys {
+        store.put(*key, "content");
+    }
+    store
+}
+
+fn numbered(count: usize) -> Memory {
+    let store = bucket(&[]);
+    for n in 0..count {
+        store.put_synthetic(format!("d/{n:07}"), n as u64);
+    }
+    store
+}
+
+fn names(store: &Memory) -> Arc<Names> {
+    names_with(store, Options::default())
+}
+
+fn names_with(store: &Memory, options: Options) -> Arc<Names> {
+    Names::new(Arc::new(store.clone()), options)
+}
+
+/// HEADs and LISTs since the last time.
+fn requests(store: &Memory) -> (usize, usize) {
+    let counts = (store.count(Op::Head), store.count(Op::List));
+    store.reset_log();
+    counts
+}
+
+async fn ino(names: &Names, path: &str) -> Inode {
+    let mut ino = Inode::ROOT;
+    for name in path.split('/') {
+        ino = names.lookup(ino, name.as_bytes()).await.expect("exists").attr.ino;
+    }
+    ino
+}
+
+/// Reads a directory as readdirplus does, `room` entries a reply, and says what was seen, without `.` and `..`.
+async fn list(handle: &DirHandle, room: usize) -> Result<Vec<(String, Entry)>, Error> {
+    let mut seen = Vec::new();
+    let mut offset = 0;
+    loop {
+        let page = match handle.try_read_plus(offset) {
+            Some(page) => page?,
+            None => handle.read_plus(offset).await?,
+        };
+        if page.is_empty() {
+            return Ok(seen);
+        }
+        let mut left = room;
+        page.fill_plus(|item, entry| {
+            if left == 0 {
+                return true;
+            }
+            left -= 1;
+            offset = item.next_offset;
+            if !matches!(item.name, b"." | b"..") {
+                seen.push((String::from_utf8_lossy(item.name).into_owned(), entry.clone()));
+            }
+            false
+        });
+    }
+}
+
+async fn ls(names: &Arc<Names>, directory: Inode) -> Vec<(String, Entry)> {
+    list(&names.open_dir(directory).expect("a directory"), 100).await.expect("listed")
+}
+
+async fn ls_names(names: &Arc<Names>, directory: Inode) -> Vec<String> {
+    ls(names, directory).await.into_iter().map(|(name, _)| name).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stat_of_a_missing_name_is_one_head_and_one_list_in_one_round_trip() {
+    let store = bucket(&["other"]);
+    let names = names(&store);
+    let start = Instant::now();
+    assert!(matches!(names.lookup(Inode::ROOT, b"missing").await, Err(Error::NotFound)));
+    assert_eq!((start.elapsed(), requests(&store)), (RTT, (1, 1)));
+    assert!(matches!(names.try_lookup(Inode::ROOT, b"missing"), Some(Err(Error::NotFound))));
+    assert_eq!(names.absent_for(Inode::ROOT, b"missing"), Duration::from_secs(1));
+    assert_eq!(requests(&store), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_created_elsewhere_is_seen_after_the_negative_ttl_though_it_is_polled_for() {
+    let store = bucket(&["other"]);
+    let names = names(&store);
+    let mut created = None;
+    for poll in 0..100 {
+        let found = names.lookup(Inode::ROOT, b"late").await.is_ok();
+        match created {
+            Some(at) if found => {
+                let waited = Instant::now() - at;
+                assert!(waited <= Duration::from_secs(1) + RTT, "{waited:?}");
+                return;
+            }
+            None if poll == 25 => {
+                store.put("late", "content");
+                created = Some(Instant::now());
+            }
+            _ => assert!(!found),
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+    panic!("never seen");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ls_of_100_000_keys_is_100_lists_and_none_within_the_ttl() {
+    let store = numbered(100_000);
+    let names = names(&store);
+    let directory = ino(&names, "d").await;
+    requests(&store);
+    assert_eq!(ls(&names, directory).await.len(), 100_000);
+    assert_eq!(requests(&store), (0, 100));
+    assert_eq!(ls(&names, directory).await.len(), 100_000);
+    let file = names.lookup(directory, b"0054321").await.expect("listed");
+    assert_eq!((file.attr.size, file.attr.kind), (54_321, Kind::File));
+    let object = names.fresh_object(file.attr.ino).await.expect("listed");
+    assert_eq!(Some(object), store.meta("d/0054321"));
+    assert_eq!(requests(&store), (0, 0));
+    advance(Duration::from_secs(60)).await;
+    assert_eq!(ls(&names, directory).await.len(), 100_000);
+    assert_eq!(requests(&store), (0, 100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_million_keys_pass_through_bounded_memory() {
+    let store = numbered(1_000_000);
+    let names = names(&store);
+    let directory = ino(&names, "d").await;
+    requests(&store);
+    let handle = names.open_dir(directory).expect("a directory");
+    let (mut offset, mut next, mut most) = (0, 0, 0);
+    loop {
+        let page = handle.read(offset).await.expect("listed");
+        if page.is_empty() {
+            break;
+        }
+        page.fill(|item| {
+            offset = item.next_offset;
+            if item.name.len() == 7 {
+                assert_eq!(item.name, format!("{next:07}").as_bytes());
+                next += 1;
+            }
+            false
+        });
+        most = most.max(handle.held_entries());
+    }
+    assert_eq!((next, requests(&store)), (1_000_000, (0, 1000)));
+    assert!((100_000..=102_000).contains(&most), "{most} entries held");
+    assert_eq!(names.known_inodes(), 2, "readdir makes the kernel remember nothing");
+    // The last ones are still there for who opens what it has just seen.
+    names.try_lookup(directory, b"0999000").expect("known").expect("there");
+    assert!(names.try_lookup(directory, b"0000001").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_page_is_fetched_while_one_is_read_and_no_further() {
+    let store = numbered(3500);
+    let names = names(&store);
+    let handle = names.open_dir(ino(&names, "d").await).expect("a directory");
+    requests(&store);
+    let start = Instant::now();
+    handle.read(0).await.expect("page 1");
+    sleep(RTT * 10).await;
+    assert_eq!(requests(&store), (0, 2));
+    assert!(handle.try_read(500).is_some() && handle.try_read(999).is_some());
+    assert!(handle.try_read(1001).is_none(), "page 2 is there, but reading it begins page 3");
+    let before = Instant::now();
+    handle.read(1001).await.expect("page 2");
+    assert_eq!((before.elapsed(), start.elapsed()), (Duration::ZERO, RTT * 11));
+    sleep(RTT).await;
+    assert_eq!(requests(&store), (0, 1));
+    assert_eq!(list(&handle, 7).await.expect("listed").len(), 3500);
+    assert_eq!(requests(&store), (0, 1), "no page is fetched twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_of_one_directory_share_its_pages() {
+    let store = numbered(5000);
+    let names = names(&store);
+    let directory = ino(&names, "d").await;
+    requests(&store);
+    let seen = join_all((0..8).map(|_| ls(&names, directory))).await;
+    assert!(seen.iter().all(|entries| entries.len() == 5000));
+    assert_eq!(requests(&store), (0, 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn seeking_back_to_what_memory_gave_up_walks_again_and_finds_the_same() {
+    let store = numbered(10_000);
+    let names = names_with(&store, Options { stat_cache_size: 2000, ..Options::default() });
+    let handle = names.open_dir(ino(&names, "d").await).expect("a directory");
+    let first = list(&handle, 100).await.expect("listed");
+    // Three pages, and the entry that each holds back for the next.
+    assert!(handle.held_entries() <= 3001, "{}", handle.held_entries());
+    let mut name = None;
+    handle.read(5002).await.expect("listed").fill(|item| {
+        name = Some(item.name.to_vec());
+        true
+    });
+    assert_eq!(name.as_deref(), Some(&b"0005000"[..]));
+    let again = list(&handle, 100).await.expect("rewound");
+    assert_eq!(again.len(), first.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_in_the_middle_is_an_error_and_the_next_read_goes_on() {
+    let store = numbered(3000);
+    store.fault(Rule::new(Fault::Error(ErrorKind::Timeout)).op(Op::List).key("d/").nth(4));
+    let names = names(&store);
+    // The lookup is the first LIST of d/, pages 1 and 2 follow; page 3 fails.
+    let handle = names.open_dir(ino(&names, "d").await).expect("a directory");
+    requests(&store);
+    let error = list(&handle, 100).await.expect_err("page 3 failed");
+    assert_eq!(error.errno(), libc::EIO);
+    let mut last = Vec::new();
+    handle.read(2002).await.expect("asked again").fill(|item| {
+        last = item.name.to_vec();
+        false
+    });
+    assert_eq!(last, b"0002999");
+    assert_eq!(requests(&store), (0, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_the_last_handle_cancels_the_page_that_was_fetched_ahead() {
+    let store = numbered(3000);
+    let names = names(&store);
+    let handle = names.open_dir(ino(&names, "d").await).expect("a directory");
+    store.reset_log();
+    handle.read(0).await.expect("page 1");
+    sleep(RTT / 2).await;
+    assert_eq!(store.in_flight(), 1);
+    drop(handle);
+    sleep(RTT * 2).await;
+    let outcomes: Vec<_> = store.requests().iter().map(|request| request.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Finished, Outcome::Cancelled]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_directory_wins_and_odd_names_are_hidden_in_lookup_as_in_ls() {
+    let long = format!("d/{}", "x".repeat(256));
+    let keys = ["d/foo", "d/foo-bar", "d/foo/x", "d/a//b", "d/./y", "d/../z", "d/n\0l", "d//", "d/empty/", "plain", &long];
+    let store = bucket(&keys);
+    let names = names(&store);
+    let directory = ino(&names, "d").await;
+    assert_eq!(ls_names(&names, directory).await, ["a", "empty", "foo-bar", "foo"]);
+    assert_eq!(names.hidden_objects(), 1);
+    for fresh in [&names, &self::names(&store)] {
+        let directory = ino(fresh, "d").await;
+        assert_eq!(fresh.lookup(directory, b"foo").await.expect("there").attr.kind, Kind::Directory);
+        assert_eq!(fresh.lookup(directory, b"empty").await.expect("there").attr.kind, Kind::Directory);
+        assert_eq!(fresh.hidden_objects(), 1, "counted once, though met twice");
+        requests(&store);
+        for odd in [&b"."[..], b"..", b"", b"n\0l", b"a/b"] {
+            assert!(matches!(fresh.lookup(directory, odd).await, Err(Error::NotFound)));
+        }
+        assert!(matches!(fresh.lookup(directory, &[b'x'; 256]).await, Err(Error::NameTooLong)));
+        assert_eq!(requests(&store), (0, 0));
+    }
+    let plain = ino(&names, "plain").await;
+    assert!(matches!(names.lookup(plain, b"x").await, Err(Error::NotADirectory)));
+    assert!(matches!(names.open_dir(plain), Err(Error::NotADirectory)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marker_tells_the_time_of_its_directory() {
+    let store = bucket(&["with/", "with/x", "without/x"]);
+    let names = names(&store);
+    let marker = store.meta("with/").expect("put").modified;
+    assert_eq!(names.lookup(Inode::ROOT, b"with").await.expect("there").attr.modified, marker);
+    let (root, _) = names.getattr(Inode::ROOT).await.expect("always there");
+    let without = names.lookup(Inode::ROOT, b"without").await.expect("there").attr;
+    assert_eq!(without.modified, root.modified);
+    let listed: Vec<_> = ls(&names, Inode::ROOT).await.into_iter().map(|(_, entry)| entry.attr.modified).collect();
+    assert_eq!(listed, [marker, root.modified], "a listing does not make the time jump");
+}
+
+#[tokio::test(start_paused = true)]
+async fn sixty_four_lookups_of_one_name_are_one_pair_of_requests() {
+    let store = bucket(&["a"]);
+    let names = names(&store);
+    let mut first = Box::pin(names.lookup(Inode::ROOT, b"a"));
+    assert!(futures::poll!(&mut first).is_pending());
+    let start = Instant::now();
+    let mut others = Box::pin(join_all((0..64).map(|_| names.lookup(Inode::ROOT, b"a"))));
+    assert!(futures::poll!(&mut others).is_pending());
+    drop(first);
+    let entries = others.await;
+    let ino = entries[0].as_ref().expect("there").attr.ino;
+    assert!(entries.iter().all(|entry| entry.as_ref().is_ok_and(|entry| entry.attr.ino == ino)));
+    assert_eq!((start.elapsed(), requests(&store)), (RTT, (1, 1)));
+    names.forget(ino, 63);
+    assert_eq!(names.known_inodes(), 2);
+    names.forget(ino, 1);
+    assert_eq!(names.known_inodes(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_entries_that_fitted_into_a_reply_are_remembered() {
+    let store = numbered(300);
+    let names = names(&store);
+    let directory = ino(&names, "d").await;
+    let seen = list(&names.open_dir(directory).expect("a directory"), 7).await.expect("listed");
+    assert_eq!((seen.len(), names.known_inodes()), (300, 302));
+    for (_, entry) in &seen {
+        names.forget(entry.attr.ino, 1);
+    }
+    assert_eq!(names.known_inodes(), 2);
+    assert!(matches!(names.getattr(seen[0].1.attr.ino).await, Err(Error::UnknownInode)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_right_to_list_objects_are_served_and_faults_are_never_absence() {
+    let store = bucket(&["a"]);
+    let names = names(&store);
+    store.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).op(Op::List));
+    assert_eq!(names.lookup(Inode::ROOT, b"a").await.expect("HEAD tells").attr.kind, Kind::File);
+    assert_eq!(names.lookup(Inode::ROOT, b"b").await.expect_err("unknown").errno(), libc::EACCES);
+    store.clear_faults();
+    store.fault(Rule::new(Fault::Error(ErrorKind::Timeout)).first(2));
+    assert_eq!(names.lookup(Inode::ROOT, b"c").await.expect_err("unknown").errno(), libc::EIO);
+    store.put("c", "content");
+    assert!(names.lookup(Inode::ROOT, b"c").await.is_ok(), "the fault was not cached");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attributes_last_for_the_ttl_and_a_refresh_sees_through_it() {
+    let store = bucket(&["a", "d/x"]);
+    let names = names(&store);
+    let (a, d) = (ino(&names, "a").await, ino(&names, "d").await);
+    requests(&store);
+    let old = names.fresh_object(a).await.expect("there");
+    store.put("a", "longer content");
+    assert_eq!(names.getattr(a).await.expect("there").0.size, 7);
+    assert_eq!((names.fresh_object(a).await.expect("there"), requests(&store)), (old.clone(), (0, 0)));
+    let new = names.refresh(a).await.expect("there");
+    assert_ne!(new.etag, old.etag);
+    assert_eq!(names.getattr(a).await.expect("there").0.size, 14);
+    assert_eq!(requests(&store), (1, 0));
+    advance(Duration::from_secs(61)).await;
+    assert!(names.try_getattr(a).is_none() && names.try_getattr(d).is_none() && names.file(a).is_none());
+    names.getattr(a).await.expect("there");
+    names.getattr(d).await.expect("there");
+    assert_eq!(requests(&store), (1, 1));
+    store.delete("a");
+    store.delete("d/x");
+    names.expire(a);
+    names.expire(d);
+    assert!(matches!(names.fresh_object(a).await, Err(Error::NotFound)));
+    assert!(matches!(names.getattr(d).await, Err(Error::NotFound)));
+    assert!(matches!(names.fresh_object(d).await, Err(Error::IsADirectory)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_older_than_a_refresh_does_not_tell_the_kernel_the_old_size() {
+    let store = bucket(&["a"]);
+    let names = names(&store);
+    let handle = names.open_dir(Inode::ROOT).expect("a directory");
+    let before = list(&handle, 10).await.expect("listed");
+    store.put("a", "longer content");
+    advance(Duration::from_secs(1)).await;
+    names.refresh(before[0].1.attr.ino).await.expect("there");
+    assert_eq!(list(&handle, 10).await.expect("cached")[0].1.attr.size, 14);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_readdir_optimize_attributes_come_by_head() {
+    let store = bucket(&["d/a", "d/b", "d/c", "d/sub/x"]);
+    let names = names_with(&store, Options { readdir_optimize: false, ..Options::default() });
+    let directory = ino(&names, "d").await;
+    requests(&store);
+    store.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).op(Op::Head).key("d/b"));
+    let start = Instant::now();
+    let entries = ls(&names, directory).await;
+    assert_eq!((entries.len(), requests(&store)), (4, (3, 1)));
+    assert_eq!(start.elapsed(), RTT * 2, "side by side");
+    let ttls: Vec<_> = entries.iter().map(|(_, entry)| !entry.ttl.is_zero()).collect();
+    assert_eq!(ttls, [true, false, true, true], "what could not be asked for is not believed");
+    assert!(names.try_lookup(directory, b"a").is_some());
+    assert!(names.try_lookup(directory, b"b").is_none());
+    assert_eq!(requests(&store), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_that_are_gone_when_asked_for_do_not_end_the_directory() {
+    let store = numbered(100);
+    let names = names_with(&store, Options { readdir_optimize: false, ..Options::default() });
+    let handle = names.open_dir(ino(&names, "d").await).expect("a directory");
+    handle.read(0).await.expect("listed before they go");
+    for n in 0..80 {
+        store.delete(format!("d/{n:07}"));
+    }
+    assert_eq!(list(&handle, 100).await.expect("listed").len(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_are_opened_without_a_head_while_their_directory_is_still_being_read() {
+    let store = numbered(5000);
+    let names = names(&store);
+    let directory = ino(&names, "d").await;
+    let handle = names.open_dir(directory).expect("a directory");
+    requests(&store);
+    handle.read(0).await.expect("page 1");
+    for n in 0..500 {
+        let entry = names.lookup(directory, format!("{n:07}").as_bytes()).await.expect("listed");
+        assert_eq!(names.fresh_object(entry.attr.ino).await.expect("listed").size, n);
+        assert_eq!(names.getattr(entry.attr.ino).await.expect("listed").0.size, n);
+    }
+    sleep(RTT).await;
+    assert_eq!(requests(&store), (0, 2));
+    assert!(names.try_lookup(directory, b"absent").is_none(), "half a listing knows no absence");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_cache_every_question_goes_to_the_store() {
+    let store = bucket(&["a", "b"]);
+    for options in [Options { stat_cache_size: 0, ..Options::default() }, Options { stat_cache_ttl: Duration::ZERO, ..Options::default() }]
+    {
+        let names = names_with(&store, options);
+        for _ in 0..2 {
+            assert_eq!(names.lookup(Inode::ROOT, b"a").await.expect("there").ttl, Duration::ZERO);
+            assert!(names.lookup(Inode::ROOT, b"c").await.is_err());
+            assert_eq!(ls(&names, Inode::ROOT).await.len(), 2);
+            assert_eq!(requests(&store), (2, 3));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prefix_is_the_root_and_names_below_it_keep_their_numbers() {
+    let store = bucket(&["pre/fix/a", "pre/fix/d/x", "pre/other"]);
+    let options = || Options { prefix: "pre/fix/".into(), ..Options::default() };
+    let (one, two) = (names_with(&store, options()), names_with(&store, options()));
+    assert_eq!(ls_names(&one, Inode::ROOT).await, ["a", "d"]);
+    let x = ino(&one, "d/x").await;
+    assert_eq!(one.key(x).expect("known"), Key::from("pre/fix/d/x"));
+    assert_eq!(ino(&two, "d/x").await, x);
+    assert!(one.lookup(Inode::ROOT, b"other").await.is_err());
+}
+
+/// On real threads and in real time, but only counts are looked at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn threads_that_race_for_ten_names_ask_for_each_once() {
+    let store = Memory::new(Plan::default());
+    for n in 0..10 {
+        store.put(format!("{n}"), "content");
+    }
+    let names = names(&store);
+    let racers = (0..1000).map(|n| {
+        let names = names.clone();
+        tokio::spawn(async move { names.lookup(Inode::ROOT, format!("{}", n % 10).as_bytes()).await.map(|entry| entry.attr.ino) })
+    });
+    let inos: Vec<_> = join_all(racers).await.into_iter().map(|ino| ino.expect("no panic").expect("there")).collect();
+    assert_eq!((requests(&store), names.known_inodes()), ((10, 10), 11));
+    for ino in inos {
+        names.forget(ino, 1);
+    }
+    assert_eq!(names.known_inodes(), 1);
+}

@@ -1,0 +1,417 @@
+//! The real reader over a simulated store on tokio's paused clock: virtual time, requests and bytes held are exact.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use tokio::time::Instant;
+use windlass::budget::{self, Budget};
+use windlass::metrics::Metrics;
+use windlass::reader::{ObjectHandle, Options, PrefetchChunks, ReadError, Reader};
+use windlass::store::memory::{Bandwidth, Fault, Latency, Memory, Outcome, Plan, Request, Rule};
+use windlass::store::{ErrorKind, Op};
+use windlass::units::ByteSize;
+
+const MIB: u64 = 1 << 20;
+const CHUNK: u64 = 4 * MIB;
+const FIRST_BYTE: Duration = Duration::from_millis(20);
+/// One connection of the cloud that the field measures.
+const PER_CONNECTION: u64 = 90_000_000;
+
+struct Sim {
+    store: Arc<Memory>,
+    budget: Arc<Budget>,
+    metrics: Arc<Metrics>,
+    reader: Reader,
+}
+
+fn cloud() -> Plan {
+    Plan { first_byte: Latency::Fixed(FIRST_BYTE), bandwidth: Bandwidth { per_connection: Some(PER_CONNECTION), total: None }, seed: 1 }
+}
+
+fn sim(plan: Plan, limit: ByteSize, options: Options) -> Sim {
+    let store = Arc::new(Memory::new(plan));
+    let budget = Budget::new(&budget::Options { memory_limit: Some(limit) });
+    let metrics = Arc::new(Metrics::default());
+    let reader = Reader::new(store.clone(), budget.clone(), metrics.clone(), options, Duration::from_secs(120));
+    Sim { store, budget, metrics, reader }
+}
+
+fn fixed(chunks: u32) -> Options {
+    Options { prefetch_chunks: PrefetchChunks::Fixed(chunks), ..Options::default() }
+}
+
+impl Sim {
+    fn open(&self, key: &str, size: u64) -> Arc<ObjectHandle> {
+        if self.store.meta(key).is_none() {
+            self.store.put_synthetic(key, size);
+        }
+        Arc::new(self.reader.open(&self.store.meta(key).unwrap()))
+    }
+
+    /// Reads and compares with what the store has.
+    async fn read(&self, handle: &ObjectHandle, key: &str, thread: u32, offset: u64, len: u64) {
+        let data = handle.read(thread, offset, len as usize).await.unwrap();
+        let synthetic = self.store.synthetic(key).unwrap();
+        let mut at = offset;
+        for slice in data.slices() {
+            assert!(synthetic.matches(at, slice), "wrong bytes of {key} at {at}");
+            at += slice.len() as u64;
+        }
+        assert_eq!(at, (offset + len).min(handle.size()), "{key} at {offset}");
+    }
+
+    async fn read_all(&self, handle: &ObjectHandle, key: &str, thread: u32, block: u64) {
+        for offset in (0..handle.size()).step_by(block as usize) {
+            self.read(handle, key, thread, offset, block).await;
+        }
+    }
+
+    fn gets(&self) -> Vec<Request> {
+        self.store.requests().into_iter().filter(|request| request.op == Op::Get).collect()
+    }
+}
+
+/// When the first `bytes` of one GET are there. Timers of the paused clock go off at whole milliseconds.
+fn one_get(bytes: u64) -> Duration {
+    let exact = FIRST_BYTE + Duration::from_secs_f64(bytes as f64 / PER_CONNECTION as f64);
+    Duration::from_millis(exact.as_micros().div_ceil(1000) as u64)
+}
+
+/// Asserts that the GETs cover `0..size` exactly once.
+fn assert_each_byte_once(gets: &[Request], size: u64) {
+    let mut ranges: Vec<_> = gets.iter().map(|request| request.range.clone().unwrap()).collect();
+    ranges.sort_by_key(|range| range.start);
+    let mut at = 0;
+    for range in ranges {
+        assert_eq!(range.start, at, "a byte was fetched twice or never");
+        at = range.end;
+    }
+    assert_eq!(at, size);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sequential_read_with_defaults_is_close_to_the_arithmetic_optimum() {
+    let sim = sim(cloud(), ByteSize::gib(1), Options::default());
+    let handle = sim.open("large", 1 << 30);
+    let start = Instant::now();
+    sim.read(&handle, "large", 1, 0, MIB).await;
+    let first_mib = start.elapsed();
+    // One round trip and the transfer of what was read, nothing else.
+    assert_eq!(first_mib, one_get(MIB));
+    for offset in (MIB..1 << 30).step_by(MIB as usize) {
+        sim.read(&handle, "large", 1, offset, MIB).await;
+    }
+    let elapsed = start.elapsed();
+    // 33 chunks at a time (one being read, 32 ahead), each a round trip and its transfer.
+    let chunk = FIRST_BYTE.as_secs_f64() + CHUNK as f64 / PER_CONNECTION as f64;
+    let optimum = Duration::from_secs_f64((1u64 << 30) as f64 / (33.0 * CHUNK as f64) * chunk);
+    assert!(elapsed <= optimum.mul_f64(1.25), "{elapsed:?} is more than 1.25 x {optimum:?}");
+    assert_each_byte_once(&sim.gets(), 1 << 30);
+    println!(
+        "1 GiB: {elapsed:?} of virtual time, {:.2} x the optimum of a fixed window of 32",
+        elapsed.as_secs_f64() / optimum.as_secs_f64()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_byte_takes_one_round_trip() {
+    let sim = sim(cloud(), ByteSize::mib(256), Options::default());
+    let handle = sim.open("large", 1 << 30);
+    let start = Instant::now();
+    sim.read(&handle, "large", 1, 0, 4096).await;
+    // The store delivers in pieces of 64 KiB.
+    assert_eq!(start.elapsed(), one_get(65536));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gibibyte_in_chunks_of_4_mib_costs_256_gets() {
+    for block in [128 << 10, MIB, 3 * MIB, 16 * MIB] {
+        let sim = sim(cloud(), ByteSize::mib(512), fixed(32));
+        let handle = sim.open("large", 1 << 30);
+        sim.read_all(&handle, "large", 1, block).await;
+        let gets = sim.gets();
+        assert_eq!(gets.len(), 256, "{block}");
+        assert_each_byte_once(&gets, 1 << 30);
+        assert!(gets.iter().all(|get| get.etag.is_some()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn resident_chunks_stay_inside_the_window_and_memory_inside_the_limit() {
+    let sim = sim(cloud(), ByteSize::mib(256), fixed(32));
+    let handle = sim.open("large", 1 << 30);
+    for offset in (0..1u64 << 30).step_by(MIB as usize) {
+        sim.read(&handle, "large", 1, offset, MIB).await;
+        let k = offset / CHUNK;
+        for range in handle.resident() {
+            let (first, last) = (range.start / CHUNK, (range.end - 1) / CHUNK);
+            assert!(k.saturating_sub(1) <= first && last <= k + 32, "chunk {first}..={last} is resident while reading {k}");
+        }
+        assert!(sim.budget.leased_bytes() <= 256 << 20);
+    }
+    assert!(sim.budget.peak_bytes() > 128 << 20, "the window was never open: {}", sim.budget.peak_bytes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_option_of_the_window_has_its_effect() {
+    for (options, chunk, ahead, behind) in [
+        (Options { chunk_size: ByteSize::mib(1), ..fixed(4) }, MIB, 4, 1),
+        (Options { chunk_size: ByteSize::mib(8), ..fixed(2) }, 8 * MIB, 2, 1),
+        (Options { backward_chunks: 3, ..fixed(2) }, CHUNK, 2, 3),
+        (Options { backward_chunks: 0, ..fixed(0) }, CHUNK, 0, 0),
+    ] {
+        let sim = sim(cloud(), ByteSize::gib(1), options.clone());
+        let handle = sim.open("large", 256 * MIB);
+        let (mut most_ahead, mut most_behind) = (0, 0);
+        for offset in (0..handle.size()).step_by(MIB as usize) {
+            sim.read(&handle, "large", 1, offset, MIB).await;
+            let k = offset / chunk;
+            for range in handle.resident() {
+                most_ahead = most_ahead.max((range.start / chunk).saturating_sub(k));
+                most_behind = most_behind.max(k.saturating_sub(range.start / chunk));
+            }
+        }
+        assert_eq!((most_ahead, most_behind), (ahead, behind), "{options:?}");
+        assert!(sim.gets().iter().all(|get| get.range.clone().is_some_and(|range| range.end - range.start == chunk)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_concurrency_option_bounds_the_gets_in_flight() {
+    for concurrency in [1, 4, 16] {
+        let sim = sim(cloud(), ByteSize::gib(1), Options { prefetch_concurrency: Some(concurrency), ..fixed(32) });
+        let handle = sim.open("large", 128 * MIB);
+        sim.read_all(&handle, "large", 1, MIB).await;
+        let most = sim.store.max_in_flight();
+        assert!(most <= concurrency && most >= concurrency.div_ceil(2), "{most} of {concurrency}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sixteen_readers_in_a_small_budget_all_progress() {
+    let sim = sim(cloud(), ByteSize::mib(256), Options::default());
+    let keys: Vec<String> = (0..16).map(|i| format!("file-{i}")).collect();
+    let handles: Vec<_> = keys.iter().map(|key| sim.open(key, 64 * MIB)).collect();
+    let start = Instant::now();
+    let reads = keys.iter().zip(&handles).map(|(key, handle)| sim.read_all(handle, key, 1, MIB));
+    join_all(reads).await;
+    assert!(sim.budget.peak_bytes() <= 256 << 20);
+    // Alone, and without any prefetch, each would take 16 chunks of a round trip and a transfer; together they must not be slower.
+    let serial = Duration::from_secs_f64(16.0 * (FIRST_BYTE.as_secs_f64() + CHUNK as f64 / PER_CONNECTION as f64));
+    assert!(start.elapsed() <= serial, "{:?}", start.elapsed());
+    let bytes: u64 = sim.gets().iter().map(|get| get.delivered).sum();
+    assert_eq!(bytes, 16 * 64 * MIB, "a byte was fetched twice");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hundred_readers_in_a_small_budget_never_fail() {
+    let sim = sim(cloud(), ByteSize::mib(256), Options::default());
+    let keys: Vec<String> = (0..100).map(|i| format!("file-{i}")).collect();
+    let handles: Vec<_> = keys.iter().map(|key| sim.open(key, 16 * MIB)).collect();
+    join_all(keys.iter().zip(&handles).map(|(key, handle)| sim.read_all(handle, key, 1, MIB))).await;
+    assert!(sim.budget.peak_bytes() <= 256 << 20);
+    drop(handles);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(sim.budget.leased_bytes(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn handles_that_hold_a_chunk_and_stop_do_not_starve_the_others() {
+    let sim = sim(cloud(), ByteSize::mib(64), fixed(32));
+    let mut idle = Vec::new();
+    for i in 0..40 {
+        let key = format!("file-{i}");
+        let handle = sim.open(&key, 16 * MIB);
+        sim.read(&handle, &key, 1, 0, 4096).await;
+        idle.push(handle);
+    }
+    let handle = sim.open("last", 64 * MIB);
+    sim.read_all(&handle, "last", 1, MIB).await;
+    assert!(sim.budget.peak_bytes() <= 64 << 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn four_interleaved_readers_fetch_every_byte_once_through_one_handle_or_four() {
+    for (handles, one_thread) in [(1, false), (4, false), (1, true)] {
+        let sim = sim(cloud(), ByteSize::gib(1), fixed(8));
+        let size = 256 * MIB;
+        let handles: Vec<_> = (0..handles).map(|_| sim.open("shared", size)).collect();
+        let quarter = size / 4;
+        for step in 0..quarter / MIB {
+            for reader in 0..4 {
+                let handle = &handles[reader as usize % handles.len()];
+                let thread = if one_thread { 7 } else { reader };
+                sim.read(handle, "shared", thread, u64::from(reader) * quarter + step * MIB, MIB).await;
+            }
+        }
+        assert_each_byte_once(&sim.gets(), size);
+        assert_eq!(sim.metrics.cancelled_fetches.get(), 0);
+        // Four windows: about as many chunks ahead of each of the four places.
+        assert!(sim.budget.peak_bytes() >= 4 * 8 * CHUNK as usize, "{}", sim.budget.peak_bytes());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_readers_of_one_object_share_what_is_fetched() {
+    let sim = sim(cloud(), ByteSize::gib(1), fixed(8));
+    let (a, b) = (sim.open("shared", 64 * MIB), sim.open("shared", 64 * MIB));
+    tokio::join!(sim.read_all(&a, "shared", 1, MIB), sim.read_all(&b, "shared", 2, MIB));
+    assert_each_byte_once(&sim.gets(), 64 * MIB);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_small_random_read_fetches_at_most_256_kib() {
+    let sim = sim(cloud(), ByteSize::mib(256), Options::default());
+    let handle = sim.open("large", 1 << 30);
+    for block in [200_000u64, 3, 77_777, 131_071, 261_000, 31_999, 8, 100_000] {
+        sim.store.reset_log();
+        sim.read(&handle, "large", 1, block * 4096 + 1000, 4096).await;
+        let bytes: u64 = sim.gets().iter().map(|get| get.range.clone().map_or(0, |range| range.end - range.start)).sum();
+        assert!(bytes <= 256 << 10, "{bytes} bytes fetched for 4 KiB");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_random_reads_fetched_is_served_from_memory_while_it_fits() {
+    let sim = sim(cloud(), ByteSize::mib(256), Options::default());
+    let handle = sim.open("data", 64 * MIB);
+    let offsets: Vec<u64> = (0..400).map(|i| i * 7919 * 4096 % (64 * MIB)).collect();
+    for &offset in &offsets {
+        sim.read(&handle, "data", 1, offset, 4096).await;
+    }
+    sim.store.reset_log();
+    for &offset in &offsets {
+        sim.read(&handle, "data", 1, offset, 4096).await;
+    }
+    assert_eq!(sim.gets().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn random_reads_over_more_than_the_budget_go_on_inside_it() {
+    let sim = sim(cloud(), ByteSize::mib(64), Options::default());
+    let handle = sim.open("data", 1 << 30);
+    for i in 0..2000u64 {
+        sim.read(&handle, "data", 1, i * 7919 * 131_072 % (1 << 30), 4096).await;
+    }
+    assert!(sim.budget.peak_bytes() <= 64 << 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_jump_cancels_what_is_in_flight_and_does_not_wait_for_it() {
+    let sim = sim(cloud(), ByteSize::gib(1), fixed(32));
+    let handle = sim.open("large", 1 << 30);
+    for offset in 0..8 {
+        sim.read(&handle, "large", 1, offset * MIB, MIB).await;
+    }
+    assert!(sim.store.in_flight() > 16);
+    let start = Instant::now();
+    sim.read(&handle, "large", 1, 900 * MIB, MIB).await;
+    assert_eq!(start.elapsed(), one_get(MIB));
+    sim.read(&handle, "large", 1, 901 * MIB, MIB).await;
+    tokio::task::yield_now().await;
+    let old_window = |request: &Request| request.range.clone().is_some_and(|range| range.start < 800 * MIB);
+    let requests = sim.gets();
+    assert!(requests.iter().any(|get| old_window(get) && get.outcome == Outcome::Cancelled), "nothing was cut");
+    assert!(!requests.iter().any(|get| old_window(get) && get.outcome == Outcome::Open), "still fetching for the old place");
+    assert!(sim.metrics.cancelled_fetches.get() > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_stays_away_is_given_up_by_housekeeping() {
+    let slow = Plan { bandwidth: Bandwidth { per_connection: Some(1_000_000), total: None }, ..cloud() };
+    let sim = sim(slow, ByteSize::gib(1), fixed(8));
+    let handle = sim.open("large", 1 << 30);
+    sim.read(&handle, "large", 1, 0, MIB).await;
+    sim.read(&handle, "large", 1, 900 * MIB, 4096).await;
+    assert!(sim.store.in_flight() > 4);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    sim.reader.on_time();
+    tokio::task::yield_now().await;
+    assert_eq!(sim.store.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_objects_are_asked_for_at_open_with_one_get() {
+    let sim = sim(cloud(), ByteSize::mib(256), Options::default());
+    sim.store.put_synthetic("small", 100_000);
+    let handle = sim.open("small", 100_000);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let start = Instant::now();
+    sim.read(&handle, "small", 1, 0, MIB).await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(sim.store.requests().len(), 1);
+    assert_eq!(sim.gets()[0].range, Some(0..100_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_past_the_end_is_empty_and_one_over_the_end_is_short() {
+    let sim = sim(cloud(), ByteSize::mib(256), Options::default());
+    let handle = sim.open("file", 10 * MIB + 5);
+    assert!(handle.read(1, 11 * MIB, 4096).await.unwrap().is_empty());
+    assert_eq!(handle.read(1, 10 * MIB, 4096).await.unwrap().len(), 5);
+    let empty = sim.open("empty", 0);
+    assert!(empty.read(1, 0, 4096).await.unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_replaced_while_it_is_read_fails_and_is_never_mixed() {
+    let sim = sim(cloud(), ByteSize::mib(256), fixed(2));
+    let handle = sim.open("file", 64 * MIB);
+    sim.read(&handle, "file", 1, 0, MIB).await;
+    let old = sim.store.synthetic("file").unwrap();
+    sim.store.put_synthetic("file", 64 * MIB);
+    let mut failed = None;
+    for offset in (MIB..64 * MIB).step_by(MIB as usize) {
+        match handle.read(1, offset, MIB as usize).await {
+            Ok(data) => assert!(data.slices().all(|slice| old.matches(offset, slice)), "bytes of two versions"),
+            Err(error) => {
+                failed = Some(error);
+                break;
+            }
+        }
+    }
+    assert!(matches!(failed, Some(ReadError::Store(error)) if error.kind == ErrorKind::Replaced));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_prefetch_is_asked_for_again_when_it_is_read() {
+    let sim = sim(cloud(), ByteSize::mib(256), fixed(4));
+    sim.store.fault(Rule::new(Fault::Error(ErrorKind::Unavailable)).op(Op::Get).nth(3));
+    let handle = sim.open("file", 64 * MIB);
+    sim.read(&handle, "file", 1, 0, MIB).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for offset in (MIB..64 * MIB).step_by(MIB as usize) {
+        sim.read(&handle, "file", 1, offset, MIB).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_handle_gives_its_window_back() {
+    let sim = sim(cloud(), ByteSize::gib(1), fixed(32));
+    let handle = sim.open("file", 1 << 30);
+    for offset in 0..8 {
+        sim.read(&handle, "file", 1, offset * MIB, MIB).await;
+    }
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert!(sim.budget.leased_bytes() > 0);
+    sim.reader.on_time();
+    tokio::task::yield_now().await;
+    assert_eq!(sim.budget.leased_bytes(), 0);
+    sim.read(&handle, "file", 1, 8 * MIB, MIB).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_opens_the_window_further_only_where_it_pays() {
+    // A link of 33 connections: more in flight brings nothing.
+    let full = Plan { bandwidth: Bandwidth { per_connection: Some(PER_CONNECTION), total: Some(12 * PER_CONNECTION) }, ..cloud() };
+    for (plan, low, high) in [(cloud(), 64, 256), (full, 16, 66)] {
+        let sim = sim(plan, ByteSize::gib(4), Options::default());
+        let handle = sim.open("huge", 8 << 30);
+        for offset in (0..3u64 << 30).step_by(MIB as usize) {
+            sim.read(&handle, "huge", 1, offset, MIB).await;
+        }
+        let resident = handle.resident().len();
+        assert!((low..=high).contains(&resident), "{resident} chunks, expected {low} to {high}");
+    }
+}

@@ -1,0 +1,246 @@
+//! One bucket in memory, as s3s serves it: stored or computed objects, conditional range GETs, and listings that cost
+//! a page and not the bucket.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use futures::{Stream, TryStreamExt};
+use s3s::dto::*;
+use s3s::stream::{ByteStream, DynByteStream, RemainingLength};
+use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
+use windlass::store::Key;
+use windlass::store::memory::{Synthetic, listing};
+
+use super::s3_server::BUCKET;
+
+/// Bytes of a body handed to hyper at once.
+const PIECE: u64 = 256 << 10;
+
+/// Clones are the same bucket.
+#[derive(Clone, Debug, Default)]
+pub struct Bucket(Arc<Mutex<Objects>>);
+
+#[derive(Debug, Default)]
+struct Objects {
+    by_key: BTreeMap<Key, Object>,
+    version: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Object {
+    version: u64,
+    modified: SystemTime,
+    content: Content,
+}
+
+#[derive(Clone, Debug)]
+pub enum Content {
+    Stored(Bytes),
+    Synthetic(u64, Synthetic),
+}
+
+impl Bucket {
+    pub fn put(&self, key: &str, content: impl Into<Bytes>) -> String {
+        self.lock().put(key, |_| Content::Stored(content.into()))
+    }
+
+    pub fn put_synthetic(&self, key: &str, size: u64) -> String {
+        self.lock().put(key, |version| Content::Synthetic(size, Synthetic::of(&key.into(), version)))
+    }
+
+    pub fn delete(&self, key: &str) -> bool {
+        self.lock().by_key.remove(&Key::from(key)).is_some()
+    }
+
+    pub fn synthetic(&self, key: &str) -> Option<Synthetic> {
+        match self.lock().by_key.get(&Key::from(key))?.content {
+            Content::Synthetic(_, content) => Some(content),
+            Content::Stored(_) => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Objects> {
+        self.0.lock().expect("no panic while it is held")
+    }
+
+    fn get(&self, bucket: &str, key: &str) -> S3Result<Object> {
+        check(bucket)?;
+        self.lock().by_key.get(&Key::from(key)).cloned().ok_or_else(|| s3_error!(NoSuchKey))
+    }
+}
+
+impl Objects {
+    fn put(&mut self, key: &str, content: impl FnOnce(u64) -> Content) -> String {
+        self.version += 1;
+        let object = Object { version: self.version, modified: SystemTime::now(), content: content(self.version) };
+        let etag = object.etag();
+        self.by_key.insert(key.into(), object);
+        format!("\"{etag}\"")
+    }
+}
+
+impl Object {
+    fn etag(&self) -> String {
+        format!("{:032x}", self.version)
+    }
+
+    fn size(&self) -> u64 {
+        match &self.content {
+            Content::Stored(bytes) => bytes.len() as u64,
+            Content::Synthetic(size, _) => *size,
+        }
+    }
+
+    fn listed(&self, key: String) -> s3s::dto::Object {
+        s3s::dto::Object {
+            key: Some(key),
+            size: Some(self.size() as i64),
+            e_tag: Some(ETag::Strong(self.etag())),
+            last_modified: Some(self.modified.into()),
+            ..Default::default()
+        }
+    }
+}
+
+#[async_trait::async_trait]
+impl S3 for Bucket {
+    async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
+        let input = req.input;
+        let object = self.get(&input.bucket, &input.key)?;
+        let etag = ETag::Strong(object.etag());
+        if let Some(ETagCondition::ETag(wanted)) = &input.if_match
+            && !etag.strong_cmp(wanted)
+        {
+            return Err(s3_error!(PreconditionFailed));
+        }
+        let size = object.size();
+        let range = match input.range {
+            None => 0..size,
+            Some(range) => range.check(size)?,
+        };
+        let content_range = input.range.map(|_| format!("bytes {}-{}/{size}", range.start, range.end - 1));
+        let output = GetObjectOutput {
+            content_length: Some((range.end - range.start) as i64),
+            body: Some(StreamingBlob::from(Box::pin(Body { content: object.content, at: range.start, end: range.end }) as DynByteStream)),
+            content_range,
+            e_tag: Some(etag),
+            last_modified: Some(object.modified.into()),
+            accept_ranges: Some("bytes".into()),
+            ..Default::default()
+        };
+        Ok(S3Response::new(output))
+    }
+
+    async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
+        let object = self.get(&req.input.bucket, &req.input.key)?;
+        let output = HeadObjectOutput {
+            content_length: Some(object.size() as i64),
+            e_tag: Some(ETag::Strong(object.etag())),
+            last_modified: Some(object.modified.into()),
+            ..Default::default()
+        };
+        Ok(S3Response::new(output))
+    }
+
+    async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
+        check(&req.input.bucket)?;
+        Ok(S3Response::new(HeadBucketOutput::default()))
+    }
+
+    async fn list_objects_v2(&self, req: S3Request<ListObjectsV2Input>) -> S3Result<S3Response<ListObjectsV2Output>> {
+        let input = req.input;
+        check(&input.bucket)?;
+        if input.delimiter.as_deref().is_some_and(|d| d != "/") {
+            return Err(s3_error!(NotImplemented, "the only delimiter is /"));
+        }
+        let encode = |key: &Key| {
+            let text = String::from_utf8_lossy(key.as_bytes()).into_owned();
+            if input.encoding_type.is_some() { encode_key(&text) } else { text }
+        };
+        let prefix = Key::from(input.prefix.as_deref().unwrap_or_default());
+        let max = usize::try_from(input.max_keys.unwrap_or(1000)).unwrap_or(0);
+        let objects = self.lock();
+        let page = listing::page(&objects.by_key, &prefix, input.delimiter.is_some(), input.continuation_token.as_deref(), max)
+            .ok_or_else(|| s3_error!(InvalidArgument, "The continuation token provided is incorrect"))?;
+        let output = ListObjectsV2Output {
+            name: Some(input.bucket.clone()),
+            prefix: Some(encode(&prefix)),
+            delimiter: input.delimiter.clone(),
+            encoding_type: input.encoding_type.clone(),
+            max_keys: input.max_keys,
+            key_count: i32::try_from(page.objects.len() + page.prefixes.len()).ok(),
+            is_truncated: Some(page.next.is_some()),
+            continuation_token: input.continuation_token.clone(),
+            contents: Some(page.objects.iter().map(|(key, object)| object.listed(encode(key))).collect()),
+            common_prefixes: Some(page.prefixes.iter().map(|prefix| CommonPrefix { prefix: Some(encode(prefix)) }).collect()),
+            next_continuation_token: page.next,
+            ..Default::default()
+        };
+        Ok(S3Response::new(output))
+    }
+
+    async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
+        let input = req.input;
+        check(&input.bucket)?;
+        let mut bytes = Vec::new();
+        if let Some(mut body) = input.body {
+            while let Some(piece) = body.try_next().await.map_err(|_| s3_error!(IncompleteBody))? {
+                bytes.extend_from_slice(&piece);
+            }
+        }
+        let etag = self.put(&input.key, bytes);
+        let output = PutObjectOutput { e_tag: Some(ETag::Strong(etag.trim_matches('"').to_owned())), ..Default::default() };
+        Ok(S3Response::new(output))
+    }
+
+    async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
+        check(&req.input.bucket)?;
+        self.delete(&req.input.key);
+        Ok(S3Response::new(DeleteObjectOutput::default()))
+    }
+}
+
+fn check(bucket: &str) -> S3Result<()> {
+    if bucket == BUCKET { Ok(()) } else { Err(s3_error!(NoSuchBucket)) }
+}
+
+/// What S3 does to keys in XML when asked for `encoding-type=url`: everything but these is escaped.
+fn encode_key(text: &str) -> String {
+    use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+    const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'*');
+    utf8_percent_encode(text, ESCAPED).to_string()
+}
+
+/// A range of an object on its way, cut without copies.
+struct Body {
+    content: Content,
+    at: u64,
+    end: u64,
+}
+
+impl Stream for Body {
+    type Item = Result<Bytes, s3s::StdError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.at == self.end {
+            return Poll::Ready(None);
+        }
+        let end = self.end.min(self.at + PIECE);
+        let piece = match &self.content {
+            Content::Stored(bytes) => bytes.slice(self.at as usize..end as usize),
+            Content::Synthetic(_, content) => content.pieces(self.at..end).next().expect("the range is not empty"),
+        };
+        self.at += piece.len() as u64;
+        Poll::Ready(Some(Ok(piece)))
+    }
+}
+
+impl ByteStream for Body {
+    fn remaining_length(&self) -> RemainingLength {
+        RemainingLength::new_exact((self.end - self.at) as usize)
+    }
+}
