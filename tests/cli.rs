@@ -119,6 +119,7 @@ fn a_value_out_of_range_names_the_range() {
         ("allow-other=perhaps", "true or false"),
         ("log-level=loud", "error, warn, info"),
         ("endpoint=ftp://x", "http://"),
+        ("redirect-hosts=http://x", "host, host:port or .domain"),
         ("uid=root", "0.."),
     ] {
         let name = option.split('=').next().unwrap();

@@ -109,6 +109,11 @@ pub static OPTIONS: &[Spec] = &[
         ..BUCKET
     },
     Spec {
+        name: "redirect-hosts",
+        help: "Hosts besides the endpoint that may see our signature when it redirects reads to them: host, host:port or .domain, separated by commas",
+        ..BUCKET
+    },
+    Spec {
         name: "bind",
         aliases: &[same("bind_ips")],
         status: later("connections leave from the address that the routing table chooses", &[]),
