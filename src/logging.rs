@@ -6,6 +6,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::set_global_default;
 use tracing_subscriber::filter::{EnvFilter, Targets};
@@ -55,9 +56,9 @@ pub enum Error {
     Level(String, String),
 }
 
-/// Crates that print requests with their headers at levels below `warn`.
+/// Beginnings of targets that print requests with their headers at levels below `warn`.
 const TALKATIVE: [&str; 9] =
-    ["aws_sigv4", "aws_smithy_runtime", "aws_smithy_http", "aws_config", "aws_runtime", "aws_sdk_s3", "reqsign_core", "reqwest", "hyper"];
+    ["aws_sigv4", "aws_smithy_runtime", "aws_smithy_http", "aws_config", "aws_runtime", "aws_sdk_s3", "reqsign", "reqwest", "hyper"];
 
 /// Whether anybody would read what a daemon writes to syslog.
 pub fn has_syslog() -> bool {
@@ -70,7 +71,11 @@ pub fn has_syslog() -> bool {
 /// What would be.
 pub fn check_level(level: &str) -> Result<(), String> {
     let reason = || "must be error, warn, info, debug, trace or off, or a filter such as windlass::reader=debug,warn".to_owned();
-    if level.chars().any(char::is_whitespace) || !(level.contains(['=', ',', ':']) || level.parse::<LevelFilter>().is_ok()) {
+    // tracing takes an empty text for `error`.
+    if level.is_empty()
+        || level.chars().any(char::is_whitespace)
+        || !(level.contains(['=', ',', ':']) || level.parse::<LevelFilter>().is_ok())
+    {
         return Err(reason());
     }
     filter(level).map(drop).map_err(|_| reason())
@@ -92,6 +97,8 @@ pub fn init(options: &Options, attachment: Attachment) -> Result<(), Error> {
     let filter = filter(&options.level).map_err(|e| Error::Level(options.level.clone(), e.to_string()))?;
     match (&options.file, attachment) {
         (Some(path), _) => {
+            // As other daemons do: the directory of a log is nobody's to prepare. If it fails, opening says why.
+            let _ = path.parent().map(std::fs::create_dir_all);
             let opened = OpenOptions::new().create(true).append(true).open(path);
             let file = opened.map_err(|error| Error::File { path: path.clone(), error })?;
             install(filter, options.format, Mutex::new(file), Look { color: false, time: true });
@@ -122,6 +129,14 @@ fn install<W>(filter: EnvFilter, format: Format, writer: W, look: Look)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
+    // An error means that a log is there already (tests in one process); that one goes on.
+    let _ = set_global_default(subscriber(filter, format, writer, look));
+}
+
+fn subscriber<W>(filter: EnvFilter, format: Format, writer: W, look: Look) -> impl Subscriber + Send + Sync
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     let lines = fmt::layer().with_writer(writer).with_ansi(look.color);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match (format, look.time) {
         (Format::Text, true) => lines.boxed(),
@@ -130,13 +145,60 @@ where
         (Format::Json, false) => lines.json().flatten_event(true).without_time().boxed(),
     };
     let discreet = TALKATIVE.iter().map(|target| (*target, LevelFilter::WARN)).collect::<Targets>().with_default(LevelFilter::TRACE);
-    // An error means that a log is there already (tests in one process); that one goes on.
-    let _ = set_global_default(Registry::default().with(lines.with_filter(discreet)).with(filter));
+    Registry::default().with(lines.with_filter(discreet)).with(filter)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::sync::Arc;
+
     use super::*;
+
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("no test panics while it writes").write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is written of one talk of ours and of the crates below.
+    fn written(level: &str, format: Format) -> String {
+        let page = Page::default();
+        let writer = page.clone();
+        let look = Look { color: false, time: false };
+        let subscriber = subscriber(filter(level).unwrap(), format, move || writer.clone(), look);
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::debug!(chunk = 7, "ours");
+            tracing::trace!(target: "aws_sigv4::http_request", "authorization: hunter2");
+            tracing::debug!(target: "hyper::proto", "x-oss-security-token: hunter2");
+            tracing::warn!(target: "hyper::proto", "theirs");
+        });
+        let bytes = page.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn no_level_makes_the_crates_below_print_their_requests() {
+        for level in ["trace", "aws_sigv4=trace,hyper=trace,windlass=debug", "aws_sigv4::http_request=trace,debug"] {
+            let text = written(level, Format::Text);
+            assert!(!text.contains("hunter2"), "{level}: {text}");
+            assert!(text.contains("ours") && text.contains("theirs"), "{level}: {text}");
+        }
+    }
+
+    #[test]
+    fn json_lines_carry_fields_at_the_top() {
+        let text = written("windlass=debug,off", Format::Json);
+        let line: serde_json::Value = serde_json::from_str(text.trim()).unwrap();
+        assert_eq!((&line["message"], &line["chunk"], &line["level"]), (&"ours".into(), &7.into(), &"DEBUG".into()));
+    }
 
     #[test]
     fn levels_and_filters_are_told_from_nonsense() {

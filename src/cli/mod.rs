@@ -1,5 +1,6 @@
 //! Words for people: reads the command line, speaks on stdout and stderr, and ends with an exit code. The only place
-//! that names clap and prints. Invariant: every failure is one line `windlass: what failed: why, what to try`.
+//! that names clap and prints. Invariant: every failure is one line `windlass: what failed: why, what to try`,
+//! except that clap shows mistakes in flags in its own form.
 
 mod completions;
 mod daemon;
@@ -63,6 +64,7 @@ enum Command {
     Umount(umount::Args),
     Completions(completions::Args),
     Man(man::Args),
+    // A new subcommand is a file of its own, a line here and a line in `dispatch`.
 }
 
 /// Reads the command line, by the name the program was started under, and does what it says.

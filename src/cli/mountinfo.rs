@@ -21,9 +21,9 @@ impl Entry {
         self.kind == "fuse" || self.kind.starts_with("fuse.")
     }
 
-    /// Whether that process is one of ours.
+    /// Whether that process is one of ours. A descriptor that a parent mounted carries no subtype, only the source.
     pub fn is_ours(&self) -> bool {
-        self.kind == "fuse.windlass"
+        self.kind == "fuse.windlass" || self.is_fuse() && (self.source.starts_with("s3://") || self.source.starts_with("oss://"))
     }
 }
 
@@ -100,17 +100,19 @@ mod tests {
 22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw,discard
 40 22 0:36 / /mnt/my\\040data rw,nosuid,nodev,relatime shared:2 master:1 - fuse.windlass s3://data/a\\040b rw,user_id=0
 41 22 0:37 / /mnt/other rw - fuse host:/dir rw
+42 22 0:38 / /mnt/passed rw - fuse oss://data rw
 garbage
 ";
 
     #[test]
     fn lines_are_read_with_and_without_optional_fields() {
         let entries = parse(TABLE);
-        assert_eq!(entries.len(), 3);
+        assert_eq!(entries.len(), 4);
         assert_eq!(entries[1].mount_point, Path::new("/mnt/my data"));
         assert_eq!(entries[1].source, "s3://data/a b");
         assert!(entries[1].is_ours() && entries[1].is_fuse());
         assert!(entries[2].is_fuse() && !entries[2].is_ours());
+        assert!(entries[3].is_ours());
         assert!(!entries[0].is_fuse());
     }
 

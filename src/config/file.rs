@@ -68,8 +68,12 @@ fn scalar(name: &str, value: toml::Value) -> Result<String, String> {
         toml::Value::String(text) => Ok(text),
         toml::Value::Integer(n) => Ok(n.to_string()),
         toml::Value::Boolean(yes) => Ok(yes.to_string()),
+        toml::Value::Array(items) => {
+            let texts: Result<Vec<_>, _> = items.into_iter().map(|item| scalar(name, item)).collect();
+            Ok(texts?.join(","))
+        }
         toml::Value::Table(_) => Err(format!("[{name}]: options stand at the top level, without sections")),
-        _ => Err(format!("{name}: expected a text, a whole number, true or false")),
+        toml::Value::Float(_) | toml::Value::Datetime(_) => Err(format!("{name}: expected a text, a whole number, true or false")),
     }
 }
 

@@ -184,7 +184,22 @@ impl Values {
             connect_timeout: self.time("connect-timeout"),
             request_timeout: self.time("request-timeout"),
             stall_timeout: self.time("stall-timeout"),
+            redirect_hosts: self.redirect_hosts()?,
         })
+    }
+
+    fn redirect_hosts(&self) -> Result<Vec<String>, Error> {
+        let Some(list) = self.text("redirect-hosts") else { return Ok(Vec::new()) };
+        let hosts: Vec<_> = list.split([',', ' ']).filter(|host| !host.is_empty()).map(str::to_ascii_lowercase).collect();
+        let odd = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']'));
+        match hosts.iter().find(|host| host.contains(odd) || host.trim_matches(['.', ':']).is_empty()) {
+            None => Ok(hosts),
+            Some(host) => {
+                let reason = format!("\"{host}\" is not host, host:port or .domain (without http:// and without a path)");
+                let origin = self.get("redirect-hosts").map_or(Origin::Default, |(_, origin)| origin.clone());
+                Err(Error::Value { word: "redirect-hosts".into(), text: list, reason, origin })
+            }
+        }
     }
 
     fn credentials(&self) -> Result<CredentialOptions, Error> {

@@ -91,21 +91,20 @@ fn host_of(endpoint: &str) -> &str {
 /// When it is no http or https address, or carries what does not belong there.
 pub fn endpoint(text: &str, bucket: &str) -> Result<String, String> {
     let url = if text.contains("://") { text.to_owned() } else { format!("https://{text}") };
-    let url = url.trim_end_matches('/');
     let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     let rest = rest.ok_or("must begin with http:// or https://")?;
     let authority = rest.split('/').next().unwrap_or(rest);
     if authority.contains('@') {
         return Err("must not carry a user name or a password: use --passwd-file, --profile or the environment".into());
     }
-    if host_of(url).is_empty() || url.contains(|c: char| c.is_whitespace() || matches!(c, '?' | '#' | '"' | '\\')) {
+    if host_of(&url).is_empty() || url.contains(|c: char| c.is_whitespace() || matches!(c, '?' | '#' | '"' | '\\')) {
         return Err("is not the address of a store, for example https://oss-cn-hangzhou.aliyuncs.com or http://127.0.0.1:9000".into());
     }
     let hosted = authority.strip_prefix(bucket).and_then(|rest| rest.strip_prefix('.'));
     if let Some(plain) = hosted.filter(|rest| rest.contains("aliyuncs.com") || rest.contains("amazonaws.com")) {
         return Err(format!("names the bucket, which belongs into SOURCE: write {plain}"));
     }
-    Ok(url.to_owned())
+    Ok(url.trim_end_matches('/').to_owned())
 }
 
 #[cfg(test)]

@@ -25,8 +25,8 @@ const NAMES: Spec = Spec { group: "Metadata", ..ROW };
 const REQUESTS: Spec = Spec { group: "Requests", ..ROW };
 const MOUNT: Spec = Spec { group: "Mount", ..ROW };
 const LOG: Spec = Spec { group: "Log and daemon", ..ROW };
-const WRITE: Spec = Spec { group: "Writing", status: later("this version mounts read-only", &[]), ..ROW };
-const DISK: Spec = Spec { group: "Disk", status: later("this version keeps nothing on disk", &["0"]), ..ROW };
+const WRITE: Spec = Spec { group: "Writing", status: later("it mounts read-only", &[]), ..ROW };
+const DISK: Spec = Spec { group: "Disk", status: later("it keeps nothing on disk", &["0"]), ..ROW };
 
 const fn later(why: &'static str, neutral: &'static [&'static str]) -> Status {
     Status::Later { why, neutral }
@@ -74,7 +74,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "mountpoint",
         has_flag: false,
         help: "Where: a directory, or /dev/fd/N for a descriptor that is mounted already",
-        ..MOUNT
+        ..BUCKET
     },
     Spec { name: "bucket", has_flag: false, aliases: &[same("oss_bucket")], help: "The bucket, where SOURCE is not given", ..BUCKET },
     Spec { name: "prefix", has_flag: false, aliases: &[same("oss_bucket_prefix")], help: "The key prefix that goes with bucket", ..BUCKET },
@@ -106,6 +106,11 @@ pub static OPTIONS: &[Spec] = &[
         name: "read-endpoint",
         status: later("all requests go to the endpoint; point --endpoint at the accelerator instead", &[]),
         help: "Data GETs go here, everything else to the endpoint",
+        ..BUCKET
+    },
+    Spec {
+        name: "redirect-hosts",
+        help: "Hosts besides the endpoint that may see our signature when it redirects reads to them: host, host:port or .domain, separated by commas",
         ..BUCKET
     },
     Spec {
@@ -146,7 +151,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: Kind::Choice(&["direct", "cached", "hybrid"]),
         default: Some("direct"),
         aliases: &[sets("direct_read", "direct")],
-        status: later("this version reads direct, through memory", &["direct"]),
+        status: later("it reads direct, through memory", &["direct"]),
         help: "direct: through memory; cached: through the disk; hybrid: small objects through the disk",
         ..READ
     },

@@ -39,6 +39,10 @@ pub(super) fn metadata_client() -> imds::Client {
 
 /// The credentials that `options` name, or the SDK's chain: environment, profile, web identity, container, instance.
 pub(super) async fn provider(options: &CredentialOptions, bucket: &str, region: &Region) -> CachedCredentials {
+    if let Some(keys) = &options.keys {
+        let keys = Credentials::new(&keys.id, &keys.secret, keys.token.clone(), None, "configuration");
+        return CachedCredentials::new(SharedCredentialsProvider::new(keys), DEFAULT_LIFETIME);
+    }
     if let Some(path) = &options.passwd_file {
         let file = PasswdFile { path: path.clone(), bucket: bucket.to_owned() };
         return CachedCredentials::new(SharedCredentialsProvider::new(file), FILE_LIFETIME);
