@@ -13,6 +13,8 @@ mod range;
 mod redirect;
 mod retry;
 mod s3;
+#[cfg(test)]
+mod wire;
 
 use std::fmt;
 use std::ops::Range;

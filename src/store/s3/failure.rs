@@ -41,7 +41,11 @@ pub(super) fn credentials(op: Op, key: &Key, error: &CredentialsError) -> Error 
              instance role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, --profile or --passwd-file, or --signature none for a \
              public bucket"
             .to_owned(),
-        _ => format!("no usable credentials: {}", innermost(error)),
+        // Its own text names the kind of failure only; file names and reasons stand behind it.
+        _ => {
+            let reasons: Vec<String> = causes(error).skip(1).map(ToString::to_string).collect();
+            format!("no usable credentials: {}", if reasons.is_empty() { error.to_string() } else { reasons.join(": ") })
+        }
     };
     Error::new(ErrorKind::NoCredentials, op, key, message)
 }

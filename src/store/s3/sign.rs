@@ -2,10 +2,9 @@
 //! signature serves every range of an object. Invariant: a signature is given out only while it and the credentials
 //! behind it are valid for at least as long as a request waits for its first byte.
 //!
-//! Why headers, and why cached: measured in a debug build, `cargo test --lib signing_costs -- --ignored --nocapture`
-//! prints the three ways side by side. Presigning through the SDK runs its whole request pipeline and costs several
-//! times a plain signature, its URL is long and would stand in every access log, and both are small beside what the
-//! cache leaves: a hash and a clone. A header signature is good for 15 minutes at the store.
+//! Why headers, and why cached: in a debug build presigning through the SDK takes 302 us (it runs the whole request
+//! pipeline), a header signature 63 us, the cache 7 us (`cargo test --lib signing_costs -- --ignored --nocapture`).
+//! A presigned URL would also stand in every access log. A header signature is good for 15 minutes at the store.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
