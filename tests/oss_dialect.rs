@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
+use reqsign_core::time::Timestamp;
 use support::oss_server::{OssServer, Setup, etag};
 use support::oss_sign::Signee;
 use tempfile::TempDir;
@@ -209,8 +211,20 @@ async fn credentials_that_the_store_does_not_know_are_told_as_such() {
 async fn a_wrong_region_is_refused_by_v4_only() {
     let bench = Bench::start(setup()).await;
     let elsewhere = |signature| Options { region: Some("cn-beijing".into()), ..bench.options(signature) };
-    assert!(connect(&elsewhere(Signature::V4)).await.head(&Key::from("a")).await.is_err());
+    let error = connect(&elsewhere(Signature::V4)).await.head(&Key::from("a")).await.unwrap_err();
+    assert!(error.code.as_deref() == Some("InvalidArgument") && error.message.contains("region"), "{error}");
     assert!(connect(&elsewhere(Signature::V1)).await.head(&Key::from("a")).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_credentials_file_that_others_can_read_fails_before_anything_is_sent() {
+    let bench = Bench::start(setup()).await;
+    let path = bench.dir.path().join("passwd");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let error = open(&bench.options(Signature::V4), Arc::default()).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NoCredentials);
+    assert!(error.message.contains(&format!("chmod 600 {}", path.display())), "{error}");
+    assert_eq!(bench.server.counts(), Default::default());
 }
 
 #[tokio::test]
@@ -286,6 +300,32 @@ async fn redirects_carry_the_signature_to_allowed_hosts_only() {
         let trusting = Options { redirect_hosts: vec![cache.address.to_string()], ..bench.options(signature) };
         assert_eq!(get(&*connect(&trusting).await, key, 0..7, &tag).await.unwrap(), b"content");
         assert_eq!((cache.counts().get, bench.server.counts().redirected), (1, 2));
+    }
+}
+
+#[tokio::test]
+async fn a_kept_signature_whose_token_ended_is_made_anew() {
+    for signature in BOTH {
+        let mut setup = Setup { token: Some("one".into()), ..setup() };
+        setup.who.id = "STS.NEXAMPLEKEYID".into();
+        let bench = Bench::start(setup).await;
+        let path = bench.dir.path().join("credentials.json");
+        let write = |token: &str| {
+            let end = (Timestamp::now() + Duration::from_secs(60)).format_rfc3339_zulu();
+            let (id, secret) = ("STS.NEXAMPLEKEYID", "EXAMPLEsecret0001");
+            let json = format!(r#"{{"AccessKeyId":"{id}","AccessKeySecret":"{secret}","SecurityToken":"{token}","Expiration":"{end}"}}"#);
+            std::fs::write(&path, json).unwrap();
+        };
+        write("one");
+        let process = Some(format!("cat '{}'", path.display()));
+        let credentials = CredentialOptions { process, ..CredentialOptions::default() };
+        let store = connect(&Options { credentials, ..bench.options(signature) }).await;
+        let tag = etag(b"content of a");
+        assert_eq!(get(&*store, "a", 0..7, &tag).await.unwrap(), b"content");
+        bench.server.change(|setup| setup.token = Some("two".into()));
+        write("two");
+        assert_eq!(get(&*store, "a", 8..10, &tag).await.unwrap(), b"of");
+        assert_eq!((bench.server.counts().get, bench.server.counts().refused), (2, 1));
     }
 }
 

@@ -1,6 +1,6 @@
-//! The signature rules of OSS (V4 in header and query, V1 in the header) and of S3 (V4 in the header), written a second
-//! time from the vendors' descriptions, so that a server in a test can check what a client signs. Not for signing: the
-//! product signs through its libraries. Invariant: it reproduces every vector of tests/data/signatures.json.
+//! The signature rules of OSS (V4 in header and query, V1 in the header), written a second time from the vendor's
+//! descriptions, so that a server in a test can check what a client signs. Not for signing: the product signs through
+//! its libraries. Invariant: it reproduces every vector of tests/data/signatures.json.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ pub fn oss_v4(received: &Received, who: &Signee, date: &str, additional: &[&str]
     let headers = received.headers.iter().filter(|(name, _)| own(name) || additional.contains(&name.as_str()));
     let headers: String = headers.map(|(name, value)| format!("{name}:{value}\n")).collect();
     let method = &received.method;
-    let query = canonical_query(&received.query, false);
+    let query = canonical_query(&received.query);
     let request = format!("{method}\n/{bucket}{key}\n{query}\n{headers}\n{}\nUNSIGNED-PAYLOAD", additional.join(";"));
     let text = format!("OSS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex::encode(Sha256::digest(request)));
     sign_chain(&format!("aliyun_v4{}", who.secret), &[&date[..8], &who.region, "oss", "aliyun_v4_request"], &text)
@@ -108,25 +108,11 @@ pub fn oss_v1(received: &Received, who: &Signee, date: &str) -> String {
     BASE64_STANDARD.encode(mac.finalize().into_bytes())
 }
 
-/// The S3 signature of a request in virtual-host style over the headers named in `signed`.
-pub fn aws_v4(received: &Received, who: &Signee, date: &str, signed: &[&str]) -> String {
-    let squeeze = |text: &str| text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
-    let headers = received.headers.iter().filter(|(name, _)| signed.contains(&name.as_str()));
-    let headers: String = headers.map(|(name, value)| format!("{name}:{}\n", squeeze(value))).collect();
-    let key = percent_encode(received.key.as_deref().unwrap_or_default(), PATH);
-    let (method, query) = (&received.method, canonical_query(&received.query, true));
-    let body = &received.headers["x-amz-content-sha256"];
-    let request = format!("{method}\n/{key}\n{query}\n{headers}\n{}\n{body}", signed.join(";"));
-    let scope = format!("{}/{}/s3/aws4_request", &date[..8], who.region);
-    let text = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{}", hex::encode(Sha256::digest(request)));
-    sign_chain(&format!("AWS4{}", who.secret), &[&date[..8], &who.region, "s3", "aws4_request"], &text)
-}
-
-fn canonical_query(query: &[(String, String)], empty_too: bool) -> String {
+fn canonical_query(query: &[(String, String)]) -> String {
     let encode = |text: &str| percent_encode(text.as_bytes(), VALUE).to_string();
     let mut pairs: Vec<_> = query.iter().map(|(name, value)| (encode(name), encode(value))).collect();
     pairs.sort();
-    let pairs = pairs.into_iter().map(|(name, value)| if value.is_empty() && !empty_too { name } else { format!("{name}={value}") });
+    let pairs = pairs.into_iter().map(|(name, value)| if value.is_empty() { name } else { format!("{name}={value}") });
     pairs.collect::<Vec<_>>().join("&")
 }
 

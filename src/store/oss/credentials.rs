@@ -23,8 +23,8 @@ const RELOAD: Duration = Duration::from_secs(300);
 /// The signer asks for new credentials this long before the old ones expire (reqsign's `Credential::is_valid`).
 const FRESH: Duration = Duration::from_secs(120);
 
-/// The metadata service is one hop away or not there at all. Its three requests must fit into the two seconds in which
-/// a mount without credentials fails; the first failing one ends the look-up of the others in practice.
+/// The metadata service is one hop away or not there at all. Two of its requests may fail before a look-up gives up (the
+/// token, then the role), and a mount without credentials should fail within two seconds.
 const METADATA_CONNECT: Duration = Duration::from_millis(400);
 const METADATA_REQUEST: Duration = Duration::from_millis(800);
 

@@ -1,5 +1,5 @@
 //! The OSS dialect: HEAD, ListObjectsV2 and range GETs of one bucket, signed with V4 or V1 or not at all. It does not
-//! retry. Invariant: each call is one request, but for the redirects that the range path follows.
+//! retry, but for a range whose kept signature is refused. Invariant: each call reads one version of one object, or one page.
 
 mod address;
 mod credentials;
@@ -96,7 +96,13 @@ impl ObjectStore for OssStore {
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        self.ranges.get(&self.signer, request, sink).await
+        match self.ranges.get(&self.signer, request, sink).await {
+            // Made with a token or key that has ended since: refused before any byte of the range.
+            Err(error) if error.kind == ErrorKind::BadCredentials && self.signer.forget(&request.key) => {
+                self.ranges.get(&self.signer, request, sink).await
+            }
+            result => result,
+        }
     }
 }
 

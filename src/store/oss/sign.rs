@@ -19,8 +19,8 @@ use super::credentials::Sources;
 use crate::store::range::{SignGet, SignedGet};
 use crate::store::{Error, ErrorKind, Key, Op, Result, Signature};
 
-/// How long the signature of a GET is used. Less than the two minutes that reqsign's credentials have left at least when
-/// they sign, so that a token cannot expire inside a kept signature, and less than the 15 minutes of skew that OSS takes.
+/// How long the signature of a GET is used. Less than the two minutes that credentials usually have left when they sign,
+/// so that a token rarely expires inside a kept signature, and less than the 15 minutes of skew that OSS takes.
 const SIGNATURE_LIFE: Duration = Duration::from_secs(100);
 
 /// Objects with a kept signature; about 1 KiB each.
@@ -33,7 +33,14 @@ pub(super) struct OssSigner {
     address: Address,
     /// None for anonymous access.
     signer: Option<Signer<Credential>>,
-    kept: Mutex<HashMap<Key, (Instant, SignedGet)>>,
+    kept: Mutex<HashMap<Key, Kept>>,
+}
+
+/// A signature in use.
+struct Kept {
+    until: Instant,
+    uses: u64,
+    signed: SignedGet,
 }
 
 impl fmt::Debug for OssSigner {
@@ -74,6 +81,12 @@ impl OssSigner {
         signer.sign(&mut parts, None).await.map_err(|error| translate(&error, op, key))?;
         Ok(SignedGet { url: target.url, headers: as_the_vendor_writes(parts.headers) })
     }
+
+    /// Drops the kept signature of `key`; false when there is none, or when it is as new as can be.
+    pub fn forget(&self, key: &Key) -> bool {
+        let kept = self.kept.lock().remove(key);
+        kept.is_some_and(|kept| kept.uses > 1)
+    }
 }
 
 /// The headers of a signature without what reqsign adds to the vendor's form: an empty `AdditionalHeaders=`, and blanks.
@@ -103,19 +116,20 @@ fn translate(error: &reqsign_core::Error, op: Op, key: &Key) -> Error {
 impl SignGet for OssSigner {
     async fn sign_get(&self, key: &Key) -> Result<SignedGet> {
         let now = Instant::now();
-        if let Some((until, signed)) = self.kept.lock().get(key)
-            && *until > now
+        if let Some(kept) = self.kept.lock().get_mut(key)
+            && kept.until > now
         {
-            return Ok(signed.clone());
+            kept.uses += 1;
+            return Ok(kept.signed.clone());
         }
         let signed = self.sign(Op::Get, Method::GET, key, &[]).await?;
         let mut kept = self.kept.lock();
         if kept.len() >= KEPT_SIGNATURES {
-            kept.retain(|_, (until, _)| *until > now);
+            kept.retain(|_, kept| kept.until > now);
         }
         // Still full: the process reads more objects a minute than it can keep; signing again is 20 microseconds.
         if kept.len() < KEPT_SIGNATURES {
-            kept.insert(key.clone(), (now + SIGNATURE_LIFE, signed.clone()));
+            kept.insert(key.clone(), Kept { until: now + SIGNATURE_LIFE, uses: 1, signed: signed.clone() });
         }
         Ok(signed)
     }

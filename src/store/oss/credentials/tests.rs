@@ -5,6 +5,7 @@ use std::path::Path;
 use reqsign_core::StaticEnv;
 
 use super::*;
+use crate::store::wire::{Fake, Reply};
 
 /// An environment in which the metadata service is a closed port.
 fn env(home: Option<&Path>, vars: &[(&str, &str)]) -> StaticEnv {
@@ -73,4 +74,52 @@ async fn keys_of_a_file_are_read_again_and_kept_while_the_file_is_broken() {
     assert_eq!(ask().await.access_key_id, "OLD");
     secret_file(&path, "NEW:s\n");
     assert_eq!(ask().await.access_key_id, "NEW");
+}
+
+fn json(body: &str) -> Reply {
+    Reply::Keep(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()))
+}
+
+fn temporary(id: &str) -> String {
+    format!(r#"{{"AccessKeyId":"{id}","AccessKeySecret":"s","SecurityToken":"t","Expiration":"2099-01-01T00:00:00Z","Code":"Success"}}"#)
+}
+
+#[tokio::test]
+async fn the_web_identity_of_a_pod_is_asked_before_the_role_of_its_node() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("token"), "jwt").unwrap();
+    let fake = Fake::start(vec![json(&format!(r#"{{"Credentials":{}}}"#, temporary("POD")))]).await;
+    let url = format!("http://{}", fake.address());
+    let token = dir.path().join("token").display().to_string();
+    let mut env = env(None, &[("ALIBABA_CLOUD_OIDC_TOKEN_FILE", token.as_str()), ("ALIBABA_CLOUD_STS_ENDPOINT", url.as_str())]);
+    for (name, value) in [("ROLE_ARN", "arn"), ("OIDC_PROVIDER_ARN", "idp"), ("ECS_METADATA_SERVICE_ENDPOINT", url.as_str())] {
+        env.envs.insert(format!("ALIBABA_CLOUD_{name}"), value.into());
+    }
+    let found = provide(&CredentialOptions::default(), env).await.unwrap();
+    assert_eq!((found.access_key_id.as_str(), found.security_token.as_deref()), ("POD", Some("t")));
+    let heads = fake.heads();
+    assert!(heads.len() == 1 && heads[0].contains("assumerolewithoidc"), "{heads:?}");
+}
+
+#[tokio::test]
+async fn a_named_role_is_asked_of_the_metadata_service() {
+    let fake = Fake::start(vec![json("metadata-token"), json(&temporary("ROLE"))]).await;
+    let mut env = env(None, &[("OSS_ACCESS_KEY_ID", "ENV"), ("OSS_ACCESS_KEY_SECRET", "s")]);
+    env.envs.insert("ALIBABA_CLOUD_ECS_METADATA_SERVICE_ENDPOINT".into(), format!("http://{}", fake.address()));
+    let options = CredentialOptions { ram_role: Some("reader".into()), ..CredentialOptions::default() };
+    assert_eq!(provide(&options, env).await.unwrap().access_key_id, "ROLE");
+    assert!(fake.heads()[1].starts_with("get /latest/meta-data/ram/security-credentials/reader "));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_metadata_service_that_never_answers_costs_less_than_two_seconds() {
+    // Connections are taken by the kernel's backlog and nobody reads them.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut env = env(None, &[]);
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    env.envs.insert("ALIBABA_CLOUD_ECS_METADATA_SERVICE_ENDPOINT".into(), url);
+    let start = tokio::time::Instant::now();
+    let error = provide(&CredentialOptions::default(), env).await.unwrap_err();
+    assert_eq!(error.kind(), reqsign_core::ErrorKind::CredentialInvalid);
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
