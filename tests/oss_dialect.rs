@@ -163,6 +163,16 @@ async fn odd_keys_are_read_with_both_signatures() {
     }
 }
 
+/// In path style too the resource is signed as /bucket/key, and once.
+#[tokio::test]
+async fn a_bucket_named_like_the_beginning_of_its_host_is_signed_like_any_other() {
+    for signature in BOTH {
+        let bench = Bench::start(Setup { bucket: "127".into(), ..setup() }).await;
+        read_everything(&*connect(&Options { bucket: "127".into(), ..bench.options(signature) }).await).await;
+        assert_eq!((bench.server.counts().refused, bench.server.counts().virtual_host), (0, 0));
+    }
+}
+
 #[tokio::test]
 async fn temporary_credentials_send_their_token() {
     for signature in BOTH {
