@@ -48,7 +48,7 @@ pub(super) struct S3 {
 
 /// Prepares requests to the bucket of `options`; sends none but for credentials and region from the metadata service.
 pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<dyn ObjectStore>> {
-    let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::Head, &Key::root(), message);
+    let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
     if options.credentials.ram_role.is_some() {
         return Err(invalid("ram-role is for OSS; an S3 instance role is found without an option".into()));
     }
@@ -140,6 +140,30 @@ fn client(
 #[async_trait]
 impl ObjectStore for S3 {
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        match self.head_once(key).await {
+            Err(error) if self.may_renew(&error).await => self.head_once(key).await,
+            result => result,
+        }
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        match self.list_page(request).await {
+            Err(error) if self.may_renew(&error).await => self.list_page(request).await,
+            result => result,
+        }
+    }
+
+    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        match self.ranges.get(&self.signer, request, sink).await {
+            // A refusal comes instead of bytes: the sink is as it was.
+            Err(error) if self.may_renew(&error).await => self.ranges.get(&self.signer, request, sink).await,
+            result => result,
+        }
+    }
+}
+
+impl S3 {
+    async fn head_once(&self, key: &Key) -> Result<ObjectMeta> {
         let name = text(Op::Head, key)?;
         self.metrics.head_requests.add(1);
         let sent = self.client.head_object().bucket(&self.bucket).key(name).send().await;
@@ -152,12 +176,11 @@ impl ObjectStore for S3 {
         }
     }
 
-    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
-        self.list_page(request).await
-    }
-
-    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        self.ranges.get(&self.signer, request, sink).await
+    /// Whether credentials were forgotten because of `error` and others may be had. A HEAD has no body to say that
+    /// it is the credentials which are refused.
+    async fn may_renew(&self, error: &Error) -> bool {
+        let refused = error.kind == ErrorKind::BadCredentials || (error.kind == ErrorKind::AccessDenied && error.op == Op::Head);
+        refused && self.signer.renew().await
     }
 }
 

@@ -50,6 +50,16 @@ impl Signer {
         Self { base: base.trim_end_matches('/').to_owned(), region, credentials, cache }
     }
 
+    /// After a refusal: forgets signatures and credentials, and says whether trying again may help.
+    pub async fn renew(&self) -> bool {
+        let Some(source) = &self.credentials else { return false };
+        let renewed = source.renew().await;
+        if renewed {
+            self.cache.invalidate_all();
+        }
+        renewed
+    }
+
     fn object_url(&self, key: &Key) -> Result<Url> {
         let unsayable = |message: &str| Error::new(ErrorKind::Invalid, Op::Get, key, message);
         // URLs resolve such components, also when they are escaped: the request would be for another object.
