@@ -110,13 +110,14 @@ impl CachedCredentials {
     }
 
     /// Forgets credentials that the store refuses, because they may have been replaced before their time: a rotated
-    /// key in a file, a revoked session. False when that was done a moment ago.
-    pub async fn renew(&self) -> bool {
+    /// key in a file, a revoked session. `since` is when the refused request began; the answer is whether the
+    /// credentials of now may be others than those it was signed with.
+    pub async fn renew(&self, since: Instant) -> bool {
         let now = Instant::now();
         {
             let mut renewed = self.renewed.lock();
-            if renewed.is_some_and(|before| now - before < BETWEEN_RENEWALS) {
-                return false;
+            if let Some(before) = renewed.filter(|&before| now - before < BETWEEN_RENEWALS) {
+                return before >= since;
             }
             *renewed = Some(now);
         }
@@ -204,13 +205,16 @@ mod tests {
     async fn refused_credentials_are_asked_for_anew_but_not_all_the_time() {
         let cached = cached([key("a", Some(3600)), key("b", None), key("c", None)]);
         assert_eq!(cached.get().await.unwrap().access_key_id(), "a");
-        assert!(cached.renew().await);
+        let started = Instant::now();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(cached.renew(started).await);
+        assert_eq!(cached.get().await.unwrap().access_key_id(), "b");
+        assert!(cached.renew(started).await, "a request of the same burst has others now");
+        tokio::time::advance(BETWEEN_RENEWALS / 2).await;
+        assert!(!cached.renew(Instant::now()).await);
         assert_eq!(cached.get().await.unwrap().access_key_id(), "b");
         tokio::time::advance(BETWEEN_RENEWALS / 2).await;
-        assert!(!cached.renew().await);
-        assert_eq!(cached.get().await.unwrap().access_key_id(), "b");
-        tokio::time::advance(BETWEEN_RENEWALS / 2).await;
-        assert!(cached.renew().await);
+        assert!(cached.renew(Instant::now()).await);
         assert_eq!(cached.get().await.unwrap().access_key_id(), "c");
     }
 

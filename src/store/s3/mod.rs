@@ -25,6 +25,7 @@ use aws_sdk_s3::config::{
     AppName, BehaviorVersion, IdentityCache, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedCredentialsProvider,
     StalledStreamProtectionConfig,
 };
+use tokio::time::Instant;
 
 use super::answer;
 use super::endpoint::Endpoint;
@@ -46,7 +47,8 @@ pub(super) struct S3 {
     metrics: Arc<Metrics>,
 }
 
-/// Prepares requests to the bucket of `options`; sends none but for credentials and region from the metadata service.
+/// Makes ready to ask for the bucket of `options`. Nothing is sent to it yet; only the metadata service may be asked for
+/// the region.
 pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<dyn ObjectStore>> {
     let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
     if options.credentials.ram_role.is_some() {
@@ -140,23 +142,26 @@ fn client(
 #[async_trait]
 impl ObjectStore for S3 {
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        let started = Instant::now();
         match self.head_once(key).await {
-            Err(error) if self.may_renew(&error).await => self.head_once(key).await,
+            Err(error) if self.may_renew(&error, started).await => self.head_once(key).await,
             result => result,
         }
     }
 
     async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        let started = Instant::now();
         match self.list_page(request).await {
-            Err(error) if self.may_renew(&error).await => self.list_page(request).await,
+            Err(error) if self.may_renew(&error, started).await => self.list_page(request).await,
             result => result,
         }
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        let started = Instant::now();
         match self.ranges.get(&self.signer, request, sink).await {
             // A refusal comes instead of bytes: the sink is as it was.
-            Err(error) if self.may_renew(&error).await => self.ranges.get(&self.signer, request, sink).await,
+            Err(error) if self.may_renew(&error, started).await => self.ranges.get(&self.signer, request, sink).await,
             result => result,
         }
     }
@@ -178,9 +183,9 @@ impl S3 {
 
     /// Whether credentials were forgotten because of `error` and others may be had. A HEAD has no body to say that
     /// it is the credentials which are refused.
-    async fn may_renew(&self, error: &Error) -> bool {
+    async fn may_renew(&self, error: &Error, started: Instant) -> bool {
         let refused = error.kind == ErrorKind::BadCredentials || (error.kind == ErrorKind::AccessDenied && error.op == Op::Head);
-        refused && self.signer.renew().await
+        refused && self.signer.renew(started).await
     }
 }
 

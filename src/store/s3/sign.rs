@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderValue};
 use moka::sync::Cache;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use reqwest::Url;
+use tokio::time::Instant;
 
 use super::credentials::CachedCredentials;
 use super::failure;
@@ -51,9 +52,9 @@ impl Signer {
     }
 
     /// After a refusal: forgets signatures and credentials, and says whether trying again may help.
-    pub async fn renew(&self) -> bool {
+    pub async fn renew(&self, since: Instant) -> bool {
         let Some(source) = &self.credentials else { return false };
-        let renewed = source.renew().await;
+        let renewed = source.renew(since).await;
         if renewed {
             self.cache.invalidate_all();
         }
