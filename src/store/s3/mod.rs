@@ -25,10 +25,14 @@ use aws_sdk_s3::config::{
     AppName, BehaviorVersion, IdentityCache, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedCredentialsProvider,
     StalledStreamProtectionConfig,
 };
+use aws_smithy_http_client::proxy::ProxyConfig;
+use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+use aws_smithy_http_client::{Builder, Connector};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use tokio::time::Instant;
 
 use super::answer;
-use super::endpoint::Endpoint;
+use super::endpoint::{self, Endpoint};
 use super::range::{self, RangeClient};
 use super::{ETag, Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Result, Signature};
 use super::{RangeRequest, RangeSink};
@@ -108,6 +112,17 @@ async fn region(options: &Options, custom_endpoint: bool) -> Option<Region> {
     }
 }
 
+/// The SDK's own client, but through the proxy that the environment names, as the data path goes.
+fn http_client(options: &Options) -> SharedHttpClient {
+    let proxied = endpoint::goes_through_proxy(options.endpoint.as_deref());
+    Builder::new().pool_idle_timeout(range::IDLE_FOR).build_with_connector_fn(move |settings, components| {
+        let mut connector = Connector::builder().proxy_config(if proxied { ProxyConfig::from_env() } else { ProxyConfig::disabled() });
+        connector.set_connector_settings(settings.cloned());
+        connector.set_sleep_impl(components.and_then(|components| components.sleep_impl()));
+        connector.tls_provider(Provider::Rustls(CryptoMode::AwsLc)).build()
+    })
+}
+
 fn client(
     options: &Options,
     endpoint: Option<&Endpoint>,
@@ -119,6 +134,7 @@ fn client(
     let mut config = aws_sdk_s3::Config::builder()
         .behavior_version(BehaviorVersion::latest())
         .app_name(AppName::new(concat!("windlass-", env!("CARGO_PKG_VERSION"))).expect("letters, digits, dots and a dash"))
+        .http_client(http_client(options))
         .region(region)
         .force_path_style(path_style)
         .retry_config(RetryConfig::disabled())
