@@ -8,6 +8,7 @@ mod error;
 mod key;
 mod open;
 mod options;
+mod oss;
 mod passwd;
 mod range;
 mod redirect;
