@@ -48,7 +48,9 @@ pub(super) fn credentials(op: Op, key: &Key, error: &CredentialsError) -> Error 
         }
         // Its own text names the kind of failure only; file names and reasons stand behind it.
         _ => {
-            let reasons: Vec<String> = causes(error).skip(1).map(ToString::to_string).collect();
+            let mut reasons: Vec<String> = causes(error).skip(1).map(ToString::to_string).collect();
+            // Some errors repeat their cause in their own text.
+            reasons.dedup_by(|inner, outer| outer.ends_with(inner.as_str()));
             format!("no usable credentials: {}", if reasons.is_empty() { error.to_string() } else { reasons.join(": ") })
         }
     };

@@ -248,6 +248,7 @@ async fn credentials_that_cannot_be_had_say_why() {
     let error = missing.list(&listing("", None, 1)).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoCredentials);
     assert!(error.message.contains("no-such-file"), "{error}");
+    assert_eq!(error.message.matches("No such file").count(), 1, "{error}");
     let from_data_path = read(&*missing, "k", &ETag::from("\"e\""), 0..5).await.unwrap_err();
     assert_eq!(from_data_path.kind, ErrorKind::NoCredentials);
 
