@@ -186,6 +186,7 @@ async fn refusals_are_translated() {
         (refusal("416 Range Not Satisfiable", "ETag: \"v1\"\r\n", ""), ErrorKind::RangeNotSatisfiable),
         (refusal("503 Slow Down", "", "<Error><Code>SlowDown</Code></Error>"), ErrorKind::Throttled),
         (refusal("301 Moved", "x-amz-bucket-region: eu-west-1\r\n", ""), ErrorKind::WrongEndpoint),
+        (refusal("301 Moved", "x-amz-bucket-region: eu-west-1\r\nLocation: http://127.0.0.1:1/\r\n", ""), ErrorKind::WrongEndpoint),
         (refusal("304 Not Modified", "", ""), ErrorKind::WrongEndpoint),
     ] {
         assert_eq!(kind(&get_once(reply, 0..10).await), expected);

@@ -19,6 +19,7 @@ use http::{HeaderMap, HeaderValue};
 use moka::sync::Cache;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use reqwest::Url;
+use tokio::time::Instant;
 
 use super::credentials::CachedCredentials;
 use super::failure;
@@ -48,6 +49,16 @@ impl Signer {
     pub fn new(base: &str, region: String, credentials: Option<Arc<CachedCredentials>>) -> Self {
         let cache = Cache::builder().max_capacity(SIGNATURES).time_to_live(SIGNATURE_LIFETIME).build();
         Self { base: base.trim_end_matches('/').to_owned(), region, credentials, cache }
+    }
+
+    /// After a refusal: forgets signatures and credentials, and says whether trying again may help.
+    pub async fn renew(&self, since: Instant) -> bool {
+        let Some(source) = &self.credentials else { return false };
+        let renewed = source.renew(since).await;
+        if renewed {
+            self.cache.invalidate_all();
+        }
+        renewed
     }
 
     fn object_url(&self, key: &Key) -> Result<Url> {

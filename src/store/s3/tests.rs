@@ -90,6 +90,17 @@ async fn store(endpoint: &str, passwd: &Path, bucket: &str, metrics: Arc<Metrics
     connect(&options, metrics).await.unwrap()
 }
 
+/// Credentials from a command.
+fn process(endpoint: &str, command: &str) -> Options {
+    Options {
+        bucket: "data".into(),
+        endpoint: Some(endpoint.into()),
+        region: Some("us-east-1".into()),
+        credentials: CredentialOptions { process: Some(command.into()), ..CredentialOptions::default() },
+        ..Options::default()
+    }
+}
+
 /// A dialect without credentials before a scripted server.
 async fn scripted(replies: &[String]) -> (Fake, Arc<dyn ObjectStore>) {
     let server = Fake::start(replies.iter().cloned().map(Reply::Close).collect()).await;
@@ -209,26 +220,42 @@ async fn what_is_missing_or_forbidden_is_told_apart() {
 }
 
 #[tokio::test]
+async fn rotated_credentials_are_taken_up_at_the_first_refusal() {
+    let server = Server::start().await;
+    server.put("k", b"content");
+    let etag = server.store("passwd", "data").await.head(&Key::from("k")).await.unwrap().etag;
+    for op in [Op::Head, Op::List, Op::Get] {
+        // The source gives the old secret first and the new one from then on.
+        let script = server.path("credentials.sh");
+        let flag = server.path(&format!("asked-{op}"));
+        let json = |secret: &str| format!(r#"echo '{{"Version":1,"AccessKeyId":"test","SecretAccessKey":"{secret}"}}'"#);
+        let (old, new, flag) = (json("oldsecret"), json("testsecret"), flag.display());
+        fs::write(&script, format!("if test -e {flag}; then {new}; else touch {flag}; {old}; fi\n")).unwrap();
+        let store = connect(&process(&server.endpoint, &format!("sh {}", script.display())), Arc::default()).await.unwrap();
+        match op {
+            Op::Head => assert_eq!(store.head(&Key::from("k")).await.unwrap().size, 7),
+            Op::List => assert_eq!(store.list(&listing("", None, 10)).await.unwrap().objects.len(), 1),
+            Op::Get => assert_eq!(read(&*store, "k", &etag, 0..7).await.unwrap(), b"content"),
+        }
+        assert!(server.path(&format!("asked-{op}")).exists());
+    }
+}
+
+#[tokio::test]
 async fn credentials_that_cannot_be_had_say_why() {
     let server = Server::start().await;
     let missing = server.store("no-such-file", "data").await;
     let error = missing.list(&listing("", None, 1)).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::NoCredentials);
     assert!(error.message.contains("no-such-file"), "{error}");
+    assert_eq!(error.message.matches("No such file").count(), 1, "{error}");
     let from_data_path = read(&*missing, "k", &ETag::from("\"e\""), 0..5).await.unwrap_err();
     assert_eq!(from_data_path.kind, ErrorKind::NoCredentials);
 
-    let process = |command: &str| Options {
-        bucket: "data".into(),
-        endpoint: Some(server.endpoint.clone()),
-        region: Some("us-east-1".into()),
-        credentials: CredentialOptions { process: Some(command.into()), ..CredentialOptions::default() },
-        ..Options::default()
-    };
-    let failing = connect(&process("exit 3"), Arc::default()).await.unwrap();
+    let failing = connect(&process(&server.endpoint, "exit 3"), Arc::default()).await.unwrap();
     assert_eq!(failing.list(&listing("", None, 1)).await.unwrap_err().kind, ErrorKind::NoCredentials);
     let json = r#"echo '{"Version":1,"AccessKeyId":"test","SecretAccessKey":"testsecret"}'"#;
-    let working = connect(&process(json), Arc::default()).await.unwrap();
+    let working = connect(&process(&server.endpoint, json), Arc::default()).await.unwrap();
     working.list(&listing("", None, 1)).await.unwrap();
 }
 
