@@ -123,7 +123,9 @@ fn by_code(code: &str) -> Option<ErrorKind> {
         "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "RequestTimeTooSkewed" => {
             ErrorKind::BadCredentials
         }
-        "SecurityTokenExpired" | "InvalidSecurityToken" | "TokenRefreshRequired" | "RequestExpired" => ErrorKind::BadCredentials,
+        "SecurityTokenExpired" | "InvalidSecurityToken" | "TokenRefreshRequired" | "RequestExpired" | "NotSignedUp" => {
+            ErrorKind::BadCredentials
+        }
         "PermanentRedirect" | "TemporaryRedirect" | "Redirect" | "AuthorizationHeaderMalformed" => ErrorKind::WrongEndpoint,
         "SlowDown" | "Throttling" | "ThrottlingException" | "RequestLimitExceeded" | "TooManyRequests" => ErrorKind::Throttled,
         "DownloadTrafficRateLimitExceeded" | "QpsLimitExceeded" => ErrorKind::Throttled,

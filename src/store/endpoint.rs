@@ -48,9 +48,23 @@ impl Endpoint {
     }
 }
 
+/// Whether requests for this endpoint go through the proxy that the environment names. To the machine itself they
+/// never do: a proxy elsewhere could not reach it.
+pub(super) fn goes_through_proxy(endpoint: Option<&str>) -> bool {
+    let url = endpoint.and_then(|text| Endpoint::parse(text).ok());
+    !url.is_some_and(|endpoint| {
+        let host = bare_host(endpoint.url()).to_ascii_lowercase();
+        host == "localhost" || host.ends_with(".localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    })
+}
+
+fn bare_host(url: &Url) -> &str {
+    url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
+}
+
 fn is_local(url: &Url) -> bool {
-    let host = url.host_str().unwrap_or_default();
-    host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
+    let host = bare_host(url);
+    host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
 }
 
 /// The text for a message: what stands before an `@` or behind a `?` may be a secret.
@@ -76,6 +90,16 @@ mod tests {
         ] {
             let endpoint = Endpoint::parse(text).unwrap();
             assert_eq!((endpoint.url().as_str(), endpoint.wants_path_style()), (url, path_style), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_machine_itself_is_reached_without_the_proxy() {
+        for direct in ["127.0.0.1:9000", "localhost", "http://b.localhost:80", "[::1]:9000"] {
+            assert!(!goes_through_proxy(Some(direct)), "{direct}");
+        }
+        for proxied in [None, Some("10.0.0.1:9000"), Some("s3.example.com"), Some("notlocalhost")] {
+            assert!(goes_through_proxy(proxied), "{proxied:?}");
         }
     }
 

@@ -83,7 +83,7 @@ impl fmt::Debug for Key {
 }
 
 /// The version of an object's content as the store names it, quotes included, so that it can be sent back in
-/// `If-Match` unchanged.
+/// `If-Match` unchanged. Empty when a listing did not tell it: then the attributes must be asked for before reading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ETag(Arc<str>);
 

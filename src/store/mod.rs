@@ -9,11 +9,14 @@ mod key;
 pub mod memory;
 mod open;
 mod options;
+mod oss;
 mod passwd;
 mod range;
 mod redirect;
 mod retry;
 mod s3;
+#[cfg(test)]
+mod wire;
 
 use std::fmt;
 use std::ops::Range;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::Endpoint;
-use super::{Dialect, Error, ErrorKind, Key, ListRequest, ObjectStore, Op, Options, Policy, Result, Retrying, s3};
+use super::{Dialect, Error, ErrorKind, Key, ListRequest, ObjectStore, Op, Options, Policy, Result, Retrying, oss, s3};
 use crate::metrics::Metrics;
 
 /// A mount that cannot work must say so within five seconds, looking for credentials included.
@@ -24,7 +24,7 @@ pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retryi
     }
     let dialect: Arc<dyn ObjectStore> = match options.dialect {
         Dialect::S3 => s3::connect(options, metrics.clone()).await?,
-        Dialect::Oss => return Err(invalid("the OSS dialect is not built in".into())),
+        Dialect::Oss => oss::connect(options, metrics.clone()).await?,
     };
     Ok(Arc::new(Retrying::new(dialect, Policy::from(options), metrics)))
 }

@@ -15,6 +15,7 @@ use reqwest::{Response, Url};
 use tokio::time::timeout;
 
 use super::answer::{self, Answer};
+use super::endpoint;
 use super::redirect::{self, AllowList, MAX_HOPS, Remembered, Target};
 use super::{ETag, Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
 use crate::metrics::Metrics;
@@ -24,7 +25,7 @@ const IDLE_CONNECTIONS: usize = 512;
 
 /// Below what stores and load balancers keep (S3 about 20 s idle, OSS 60 s): a request on a connection that the
 /// other side is closing costs a retry.
-const IDLE_FOR: Duration = Duration::from_secs(15);
+pub(super) const IDLE_FOR: Duration = Duration::from_secs(15);
 
 /// An error document is a few hundred bytes; what is longer is not one.
 const ERROR_BODY_LIMIT: usize = 64 << 10;
@@ -51,7 +52,9 @@ pub(super) trait SignGet: Send + Sync {
 
 /// The settings that every HTTP client of a dialect shares.
 pub(super) fn client_builder(options: &Options) -> reqwest::ClientBuilder {
-    reqwest::Client::builder()
+    let builder = reqwest::Client::builder();
+    let builder = if endpoint::goes_through_proxy(options.endpoint.as_deref()) { builder } else { builder.no_proxy() };
+    builder
         .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
         // Redirects are followed below, where it is known which headers may go along.
         .redirect(reqwest::redirect::Policy::none())
@@ -114,8 +117,7 @@ impl RangeClient {
         for hop in 0..=MAX_HOPS {
             let response = self.send(&target, conditions, key).await?;
             let status = response.status();
-            // S3 says "wrong region" with a 301 that has no location and a document that names the right one.
-            if !redirect::is_redirect(status) || !response.headers().contains_key(header::LOCATION) {
+            if !redirect::leads_elsewhere(status, response.headers()) {
                 if hop > 0 && status.is_success() {
                     self.remembered.insert(key, target);
                 }
@@ -202,6 +204,10 @@ struct Conditions([(HeaderName, HeaderValue); 3]);
 impl Conditions {
     fn new(request: &RangeRequest) -> Result<Self> {
         let Range { start, end } = request.range;
+        if request.etag.as_str().is_empty() {
+            // Listings of some stores tell no version; whoever meets this asks for the attributes, as for a replaced object.
+            return Err(Error::new(ErrorKind::Replaced, Op::Get, &request.key, "the listing told no version of the object"));
+        }
         let etag = HeaderValue::from_str(request.etag.as_str())
             .map_err(|_| Error::new(ErrorKind::Invalid, Op::Get, &request.key, "the etag cannot be sent as a header"))?;
         let range = HeaderValue::try_from(format!("bytes={start}-{}", end - 1)).expect("digits are valid in a header");

@@ -35,9 +35,11 @@ pub(super) enum Refused {
     Downgrade,
 }
 
-/// Whether `status` sends a GET elsewhere.
-pub(super) fn is_redirect(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 301 | 302 | 307 | 308)
+/// Whether an answer sends a GET elsewhere. S3 also says "wrong region" with a 301, mostly without a location; following
+/// it would only hide the right region behind a refusal, as the signature does not go along.
+pub(super) fn leads_elsewhere(status: StatusCode, headers: &HeaderMap) -> bool {
+    let wrong_region = status == StatusCode::MOVED_PERMANENTLY && headers.contains_key("x-amz-bucket-region");
+    matches!(status.as_u16(), 301 | 302 | 307 | 308) && headers.contains_key(header::LOCATION) && !wrong_region
 }
 
 /// The URL that an answer to a request for `from` redirects to.

@@ -180,8 +180,10 @@ impl Attempts {
         }
         let decision = self.backoff.should_retry(SystemTime::now(), self.failed);
         let RetryDecision::Retry { execute_after } = decision else {
-            let message = format!("{}, given up after {} attempts", error.message, self.total);
-            return Err(Error { message, ..error });
+            return Err(match self.total {
+                1 => error,
+                n => Error { message: format!("{}, given up after {n} attempts", error.message), ..error },
+            });
         };
         self.failed += 1;
         // The policy speaks in wall-clock time; only the distance is of interest.

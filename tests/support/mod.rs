@@ -1,11 +1,12 @@
-//! What tests share: a real S3 server over loopback HTTP that remembers every request and misbehaves on demand.
-//! Each test binary uses a part of it.
-#![allow(dead_code, unused_imports)]
+//! What tests share: real S3 and OSS servers over loopback HTTP that remember every request and misbehave on demand.
+#![allow(dead_code, unused_imports, reason = "each test binary uses a part of the support")]
 
 mod bucket;
 mod fault;
 mod layer;
 mod log;
+pub mod oss_server;
+pub mod oss_sign;
 pub mod s3_server;
 
 pub use self::fault::{Effect, Fault};

@@ -1,6 +1,7 @@
 use tokio::net::TcpListener;
 
-use super::super::{CredentialOptions, Signature};
+use super::super::wire::{Fake, Reply};
+use super::super::{CredentialOptions, ETag, RangeRequest, RangeSink, Signature};
 use super::*;
 
 fn options() -> Options {
@@ -58,4 +59,55 @@ fn a_location_is_described_for_people() {
     assert_eq!(Location::describe(&oss).to_string(), "oss://data (region cn-hangzhou)");
     let secret = Options { endpoint: Some("http://k:secret@h".into()), ..options() };
     assert_eq!(Location::describe(&secret).to_string(), "s3://data");
+}
+
+struct Buffer(Vec<u8>, usize);
+
+impl RangeSink for Buffer {
+    fn spare(&mut self) -> &mut [u8] {
+        &mut self.0[self.1..]
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.1 += n;
+    }
+}
+
+#[tokio::test]
+async fn faults_on_the_way_are_not_seen_by_the_reader() {
+    let slow_down = "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n".to_owned();
+    let partial = |first: u64, body: &str| {
+        let length = 10 - first;
+        format!(
+            "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes {first}-9/10\r\nETag: \"e\"\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+    };
+    let server = Fake::start(vec![
+        Reply::Keep(slow_down.clone()),
+        Reply::Keep(slow_down),
+        Reply::Close(partial(0, "abcd")),
+        Reply::Close(String::new()),
+        Reply::Stall(partial(4, "ef")),
+        Reply::Close(partial(0, "ABCDEFGHIJ")),
+        Reply::Keep(partial(6, "ghij")),
+    ])
+    .await;
+    let options = Options {
+        endpoint: Some(server.address().to_string()),
+        region: Some("us-east-1".into()),
+        stall_timeout: Duration::from_millis(300),
+        ..options()
+    };
+    let metrics = Arc::new(Metrics::default());
+    let store = open(&options, metrics.clone()).await.unwrap();
+    let request = RangeRequest { key: Key::from("k"), range: 0..10, etag: ETag::from("\"e\"") };
+    let mut sink = Buffer(vec![0; 10], 0);
+    store.get_range(&request, &mut sink).await.unwrap();
+    assert_eq!(sink.0, b"abcdefghij");
+
+    let starts: Vec<String> =
+        server.heads().iter().map(|head| head.lines().find(|l| l.starts_with("range:")).unwrap().to_owned()).collect();
+    assert_eq!(starts, [0, 0, 0, 4, 4, 6, 6].map(|first| format!("range: bytes={first}-9")));
+    assert!(server.heads().iter().all(|head| head.contains("if-match: \"e\"")));
+    assert_eq!((metrics.get_requests.get(), metrics.retries.get(), metrics.fetched_bytes.get()), (7, 6, 10));
 }

@@ -1,95 +1,12 @@
 //! The range path against raw sockets on the loopback interface that answer what a test tells them to.
 
-use std::collections::VecDeque;
-use std::net::SocketAddr;
-
-use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinHandle;
+use tokio::net::TcpListener;
 
+use super::super::wire::{Fake, Reply};
 use super::*;
 
 const ETAG: &str = "\"v1\"";
-
-/// What the server does with one request; the head of the request is recorded before.
-#[derive(Clone)]
-enum Reply {
-    /// Bytes as they are, then the connection stays open for the next request.
-    Keep(String),
-    /// Bytes as they are, then the connection is closed.
-    Close(String),
-    /// Bytes as they are, then nothing.
-    Stall(String),
-}
-
-/// A scripted server; every request takes the next reply of the script.
-struct Fake {
-    address: SocketAddr,
-    heads: Arc<Mutex<Vec<String>>>,
-    connections: Arc<Mutex<usize>>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for Fake {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Fake {
-    async fn start(script: Vec<Reply>) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (heads, connections) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
-        let script = Arc::new(Mutex::new(VecDeque::from(script)));
-        let (seen, counted) = (heads.clone(), connections.clone());
-        let task = tokio::spawn(async move {
-            let mut served = tokio::task::JoinSet::new();
-            loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                *counted.lock() += 1;
-                served.spawn(serve(stream, script.clone(), seen.clone()));
-            }
-        });
-        Self { address, heads, connections, task }
-    }
-
-    fn url(&self, path: &str) -> Url {
-        Url::parse(&format!("http://{}{path}", self.address)).unwrap()
-    }
-
-    fn heads(&self) -> Vec<String> {
-        self.heads.lock().clone()
-    }
-}
-
-async fn serve(mut stream: TcpStream, script: Arc<Mutex<VecDeque<Reply>>>, heads: Arc<Mutex<Vec<String>>>) {
-    loop {
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            match stream.read_u8().await {
-                Ok(byte) => head.push(byte),
-                Err(_) => return,
-            }
-        }
-        heads.lock().push(String::from_utf8(head).unwrap().to_ascii_lowercase());
-        let Some(reply) = script.lock().pop_front() else { return };
-        let (Reply::Keep(text) | Reply::Close(text) | Reply::Stall(text)) = &reply;
-        if stream.write_all(text.as_bytes()).await.is_err() {
-            return;
-        }
-        match reply {
-            Reply::Keep(_) => {}
-            Reply::Close(_) => return,
-            Reply::Stall(_) => {
-                // Until the client gives up.
-                let _ = stream.read_u8().await;
-                return;
-            }
-        }
-    }
-}
 
 /// Signs as a dialect does: a header that must not travel, and the host it was made for.
 struct TestSigner(Url);
@@ -186,7 +103,7 @@ async fn a_range_arrives_and_the_connection_is_used_again() {
     ] {
         assert_eq!(heads[0].lines().filter(|l| *l == line).count(), 1, "{line} in {}", heads[0]);
     }
-    assert_eq!(*server.connections.lock(), 1);
+    assert_eq!(server.connections(), 1);
     assert_eq!((client.metrics.get_requests.get(), client.metrics.fetched_bytes.get()), (2, 13));
 }
 
@@ -269,6 +186,7 @@ async fn refusals_are_translated() {
         (refusal("416 Range Not Satisfiable", "ETag: \"v1\"\r\n", ""), ErrorKind::RangeNotSatisfiable),
         (refusal("503 Slow Down", "", "<Error><Code>SlowDown</Code></Error>"), ErrorKind::Throttled),
         (refusal("301 Moved", "x-amz-bucket-region: eu-west-1\r\n", ""), ErrorKind::WrongEndpoint),
+        (refusal("301 Moved", "x-amz-bucket-region: eu-west-1\r\nLocation: http://127.0.0.1:1/\r\n", ""), ErrorKind::WrongEndpoint),
         (refusal("304 Not Modified", "", ""), ErrorKind::WrongEndpoint),
     ] {
         assert_eq!(kind(&get_once(reply, 0..10).await), expected);
@@ -309,7 +227,7 @@ async fn a_host_on_the_allow_list_gets_a_signature_of_its_own() {
     let endpoint = Fake::start(vec![redirect_to(&target.url("/k")), redirect_to(&target.url("/k?X-Amz-Signature=1"))]).await;
     let allowed = Options { redirect_hosts: vec!["127.0.0.1".into()], ..options() };
     get(&client(&allowed), &endpoint, 0..3).await.result.unwrap();
-    let signed = format!("authorization: signed-for-{}", target.address.port());
+    let signed = format!("authorization: signed-for-{}", target.address().port());
     assert!(target.heads()[0].contains(&signed), "{}", target.heads()[0]);
     // A presigned target must not get a second signature.
     get(&client(&allowed), &endpoint, 0..3).await.result.unwrap();

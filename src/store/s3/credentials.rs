@@ -15,6 +15,7 @@ use aws_credential_types::provider::{self, ProvideCredentials, SharedCredentials
 use aws_smithy_runtime::expiring_cache::ExpiringCache;
 use aws_types::region::Region;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::store::{CredentialOptions, passwd};
@@ -27,6 +28,12 @@ const FILE_LIFETIME: Duration = Duration::from_secs(30);
 
 /// As the SDK does for all other sources.
 const DEFAULT_LIFETIME: Duration = Duration::from_secs(900);
+
+/// After a refusal the source is asked again, but not more often than this: many reads are refused at once.
+const BETWEEN_RENEWALS: Duration = Duration::from_secs(5);
+
+/// Longer than any credentials live.
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Outside a cloud nothing answers at the metadata address, and a mount without credentials must fail within seconds.
 const METADATA_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -90,11 +97,12 @@ pub(super) struct CachedCredentials {
     lifetime: Duration,
     cache: ExpiringCache<Credentials, CredentialsError>,
     last: Mutex<Option<Credentials>>,
+    renewed: Mutex<Option<Instant>>,
 }
 
 impl CachedCredentials {
     pub fn new(source: SharedCredentialsProvider, lifetime: Duration) -> Self {
-        Self { source, lifetime, cache: ExpiringCache::new(BEFORE_EXPIRY), last: Mutex::new(None) }
+        Self { source, lifetime, cache: ExpiringCache::new(BEFORE_EXPIRY), last: Mutex::new(None), renewed: Mutex::new(None) }
     }
 
     /// The credentials of now.
@@ -103,6 +111,24 @@ impl CachedCredentials {
             Some(credentials) => Ok(credentials),
             None => self.cache.get_or_load(|| self.load()).await,
         }
+    }
+
+    /// Forgets credentials that the store refuses, because they may have been replaced before their time: a rotated
+    /// key in a file, a revoked session. `since` is when the refused request began; the answer is whether the
+    /// credentials of now may be others than those it was signed with.
+    pub async fn renew(&self, since: Instant) -> bool {
+        let now = Instant::now();
+        {
+            let mut renewed = self.renewed.lock();
+            if let Some(before) = renewed.filter(|&before| now - before < BETWEEN_RENEWALS) {
+                return before >= since;
+            }
+            *renewed = Some(now);
+        }
+        *self.last.lock() = None;
+        // The cache has no other way to be emptied than to be told that everything has expired.
+        self.cache.yield_or_clear_if_expired(SystemTime::now() + FOREVER).await;
+        true
     }
 
     /// Asks the source. When it fails, the credentials before go on until they expire: a metadata service that is
@@ -177,6 +203,23 @@ mod tests {
         assert_eq!(cached.get().await.unwrap().access_key_id(), "a");
         assert_eq!(cached.get().await.unwrap().access_key_id(), "b");
         assert_eq!(cached.get().await.unwrap().access_key_id(), "b");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_credentials_are_asked_for_anew_but_not_all_the_time() {
+        let cached = cached([key("a", Some(3600)), key("b", None), key("c", None)]);
+        assert_eq!(cached.get().await.unwrap().access_key_id(), "a");
+        let started = Instant::now();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(cached.renew(started).await);
+        assert_eq!(cached.get().await.unwrap().access_key_id(), "b");
+        assert!(cached.renew(started).await, "a request of the same burst has others now");
+        tokio::time::advance(BETWEEN_RENEWALS / 2).await;
+        assert!(!cached.renew(Instant::now()).await);
+        assert_eq!(cached.get().await.unwrap().access_key_id(), "b");
+        tokio::time::advance(BETWEEN_RENEWALS / 2).await;
+        assert!(cached.renew(Instant::now()).await);
+        assert_eq!(cached.get().await.unwrap().access_key_id(), "c");
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 use std::error::Error as StdError;
 use std::io;
 
+use aws_config::imds::client::error::ImdsError;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::SdkError;
@@ -36,12 +37,22 @@ where
 
 /// Why there are no credentials, and what to do about it.
 pub(super) fn credentials(op: Op, key: &Key, error: &CredentialsError) -> Error {
+    // The metadata service is the last that the chain asks; outside a cloud it fails in many ways.
+    let no_metadata = causes(error).any(|cause| cause.is::<ImdsError>());
     let message = match error {
-        CredentialsError::CredentialsNotLoaded(_) => "no credentials found in environment, profile, web identity, container and \
+        _ if no_metadata || matches!(error, CredentialsError::CredentialsNotLoaded(_)) => {
+            "no credentials found in environment, profile, web identity, container and \
              instance role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, --profile or --passwd-file, or --signature none for a \
              public bucket"
-            .to_owned(),
-        _ => format!("no usable credentials: {}", innermost(error)),
+                .to_owned()
+        }
+        // Its own text names the kind of failure only; file names and reasons stand behind it.
+        _ => {
+            let mut reasons: Vec<String> = causes(error).skip(1).map(ToString::to_string).collect();
+            // Some errors repeat their cause in their own text.
+            reasons.dedup_by(|inner, outer| outer.ends_with(inner.as_str()));
+            format!("no usable credentials: {}", if reasons.is_empty() { error.to_string() } else { reasons.join(": ") })
+        }
     };
     Error::new(ErrorKind::NoCredentials, op, key, message)
 }

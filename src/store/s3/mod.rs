@@ -25,9 +25,14 @@ use aws_sdk_s3::config::{
     AppName, BehaviorVersion, IdentityCache, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedCredentialsProvider,
     StalledStreamProtectionConfig,
 };
+use aws_smithy_http_client::proxy::ProxyConfig;
+use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
+use aws_smithy_http_client::{Builder, Connector};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use tokio::time::Instant;
 
 use super::answer;
-use super::endpoint::Endpoint;
+use super::endpoint::{self, Endpoint};
 use super::range::{self, RangeClient};
 use super::{ETag, Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Result, Signature};
 use super::{RangeRequest, RangeSink};
@@ -46,9 +51,10 @@ pub(super) struct S3 {
     metrics: Arc<Metrics>,
 }
 
-/// Prepares requests to the bucket of `options`; sends none but for credentials and region from the metadata service.
+/// Makes ready to ask for the bucket of `options`. Nothing is sent to it yet; only the metadata service may be asked for
+/// the region.
 pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<dyn ObjectStore>> {
-    let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::Head, &Key::root(), message);
+    let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
     if options.credentials.ram_role.is_some() {
         return Err(invalid("ram-role is for OSS; an S3 instance role is found without an option".into()));
     }
@@ -106,6 +112,17 @@ async fn region(options: &Options, custom_endpoint: bool) -> Option<Region> {
     }
 }
 
+/// The SDK's own client, but through the proxy that the environment names, as the data path goes.
+fn http_client(options: &Options) -> SharedHttpClient {
+    let proxied = endpoint::goes_through_proxy(options.endpoint.as_deref());
+    Builder::new().pool_idle_timeout(range::IDLE_FOR).build_with_connector_fn(move |settings, components| {
+        let mut connector = Connector::builder().proxy_config(if proxied { ProxyConfig::from_env() } else { ProxyConfig::disabled() });
+        connector.set_connector_settings(settings.cloned());
+        connector.set_sleep_impl(components.and_then(|components| components.sleep_impl()));
+        connector.tls_provider(Provider::Rustls(CryptoMode::AwsLc)).build()
+    })
+}
+
 fn client(
     options: &Options,
     endpoint: Option<&Endpoint>,
@@ -117,6 +134,7 @@ fn client(
     let mut config = aws_sdk_s3::Config::builder()
         .behavior_version(BehaviorVersion::latest())
         .app_name(AppName::new(concat!("windlass-", env!("CARGO_PKG_VERSION"))).expect("letters, digits, dots and a dash"))
+        .http_client(http_client(options))
         .region(region)
         .force_path_style(path_style)
         .retry_config(RetryConfig::disabled())
@@ -140,6 +158,33 @@ fn client(
 #[async_trait]
 impl ObjectStore for S3 {
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        let started = Instant::now();
+        match self.head_once(key).await {
+            Err(error) if self.may_renew(&error, started).await => self.head_once(key).await,
+            result => result,
+        }
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        let started = Instant::now();
+        match self.list_page(request).await {
+            Err(error) if self.may_renew(&error, started).await => self.list_page(request).await,
+            result => result,
+        }
+    }
+
+    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        let started = Instant::now();
+        match self.ranges.get(&self.signer, request, sink).await {
+            // A refusal comes instead of bytes: the sink is as it was.
+            Err(error) if self.may_renew(&error, started).await => self.ranges.get(&self.signer, request, sink).await,
+            result => result,
+        }
+    }
+}
+
+impl S3 {
+    async fn head_once(&self, key: &Key) -> Result<ObjectMeta> {
         let name = text(Op::Head, key)?;
         self.metrics.head_requests.add(1);
         let sent = self.client.head_object().bucket(&self.bucket).key(name).send().await;
@@ -152,12 +197,11 @@ impl ObjectStore for S3 {
         }
     }
 
-    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
-        self.list_page(request).await
-    }
-
-    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        self.ranges.get(&self.signer, request, sink).await
+    /// Whether credentials were forgotten because of `error` and others may be had. A HEAD has no body to say that
+    /// it is the credentials which are refused.
+    async fn may_renew(&self, error: &Error, started: Instant) -> bool {
+        let refused = error.kind == ErrorKind::BadCredentials || (error.kind == ErrorKind::AccessDenied && error.op == Op::Head);
+        refused && self.signer.renew(started).await
     }
 }
 

@@ -1,1 +1,348 @@
+//! The dialect against s3s-fs over the loopback interface, and against scripted answers that it cannot give.
 
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::server::conn::auto;
+use s3s::auth::SimpleAuth;
+use s3s::service::S3ServiceBuilder;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::super::wire::{Fake, Reply};
+use super::super::{CredentialOptions, Dialect};
+use super::*;
+
+/// An S3 server over a temporary directory, and a password file for it beside.
+struct Server {
+    directory: TempDir,
+    endpoint: String,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Server {
+    async fn start() -> Self {
+        let directory = TempDir::new().unwrap();
+        let root = directory.path().join("root");
+        fs::create_dir_all(root.join("data")).unwrap();
+        let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(&root).unwrap());
+        builder.set_auth(SimpleAuth::from_single("test", "testsecret"));
+        let service = builder.build();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = listener.local_addr().unwrap().to_string();
+        let task = tokio::spawn(async move {
+            let mut served = tokio::task::JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let service = service.clone();
+                served.spawn(async move {
+                    let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        let server = Self { directory, endpoint, task };
+        server.passwd("passwd", "data:test:testsecret\n");
+        server
+    }
+
+    fn passwd(&self, name: &str, text: &str) {
+        let path = self.path(name);
+        fs::OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(path).unwrap().write_all(text.as_bytes()).unwrap();
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn put(&self, key: &str, content: &[u8]) {
+        let path = self.path("root/data").join(key);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    async fn store(&self, passwd: &str, bucket: &str) -> Arc<dyn ObjectStore> {
+        store(&self.endpoint, &self.path(passwd), bucket, Arc::default()).await
+    }
+}
+
+async fn store(endpoint: &str, passwd: &Path, bucket: &str, metrics: Arc<Metrics>) -> Arc<dyn ObjectStore> {
+    let credentials = CredentialOptions { passwd_file: Some(passwd.to_owned()), ..CredentialOptions::default() };
+    let options = Options {
+        dialect: Dialect::S3,
+        bucket: bucket.into(),
+        endpoint: Some(endpoint.into()),
+        region: Some("us-east-1".into()),
+        credentials,
+        stall_timeout: Duration::from_secs(2),
+        ..Options::default()
+    };
+    connect(&options, metrics).await.unwrap()
+}
+
+/// Credentials from a command.
+fn process(endpoint: &str, command: &str) -> Options {
+    Options {
+        bucket: "data".into(),
+        endpoint: Some(endpoint.into()),
+        region: Some("us-east-1".into()),
+        credentials: CredentialOptions { process: Some(command.into()), ..CredentialOptions::default() },
+        ..Options::default()
+    }
+}
+
+/// A dialect without credentials before a scripted server.
+async fn scripted(replies: &[String]) -> (Fake, Arc<dyn ObjectStore>) {
+    let server = Fake::start(replies.iter().cloned().map(Reply::Close).collect()).await;
+    let options = Options {
+        bucket: "data".into(),
+        endpoint: Some(server.address().to_string()),
+        region: Some("us-east-1".into()),
+        signature: Signature::None,
+        stall_timeout: Duration::from_millis(300),
+        ..Options::default()
+    };
+    let store = connect(&options, Arc::default()).await.unwrap();
+    (server, store)
+}
+
+struct Buffer(Vec<u8>, usize);
+
+impl RangeSink for Buffer {
+    fn spare(&mut self) -> &mut [u8] {
+        &mut self.0[self.1..]
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.1 += n;
+    }
+}
+
+async fn read(store: &dyn ObjectStore, key: &str, etag: &ETag, range: std::ops::Range<u64>) -> Result<Vec<u8>> {
+    let mut sink = Buffer(vec![0; (range.end - range.start) as usize], 0);
+    store.get_range(&RangeRequest { key: Key::from(key), range, etag: etag.clone() }, &mut sink).await?;
+    assert_eq!(sink.1, sink.0.len());
+    Ok(sink.0)
+}
+
+fn listing(prefix: &str, token: Option<String>, max_keys: u16) -> ListRequest {
+    ListRequest { prefix: Key::from(prefix), delimited: true, token, max_keys }
+}
+
+const ODD_KEYS: [&str; 7] = ["plain", "a b", "a+b", "100%41", "ümläut/日本", "q?x=y&z#h", "tilde~!*'()"];
+
+#[tokio::test]
+async fn objects_are_found_listed_and_read_whatever_their_keys() {
+    let server = Server::start().await;
+    let metrics = Arc::new(Metrics::default());
+    let store = store(&server.endpoint, &server.path("passwd"), "data", metrics.clone()).await;
+    for key in ODD_KEYS {
+        let content: Vec<u8> = key.bytes().cycle().take(3000).collect();
+        server.put(key, &content);
+        let meta = store.head(&Key::from(key)).await.unwrap();
+        assert_eq!((meta.size, meta.key), (3000, Key::from(key)));
+        assert_eq!(read(&*store, key, &meta.etag, 1000..1500).await.unwrap(), content[1000..1500], "{key}");
+        assert_eq!(read(&*store, key, &meta.etag, 0..3000).await.unwrap(), content, "{key}");
+    }
+    let page = store.list(&listing("", None, 1000)).await.unwrap();
+    let mut names: Vec<Key> = page.objects.into_iter().map(|object| object.key).chain(page.prefixes).collect();
+    names.sort();
+    let mut expected: Vec<Key> = ODD_KEYS.iter().map(|key| Key::from(key.split_inclusive('/').next().unwrap())).collect();
+    expected.sort();
+    assert_eq!(names, expected);
+    let (heads, lists, gets) = (metrics.head_requests.get(), metrics.list_requests.get(), metrics.get_requests.get());
+    assert_eq!((heads, lists, gets, metrics.fetched_bytes.get()), (7, 1, 14, 7 * 3500));
+}
+
+#[tokio::test]
+async fn a_listing_goes_on_where_the_page_before_stopped() {
+    let server = Server::start().await;
+    for n in 0..7 {
+        server.put(&format!("dir/{n}"), b"x");
+    }
+    let store = server.store("passwd", "data").await;
+    let (mut token, mut sizes, mut keys) = (None, Vec::new(), Vec::new());
+    loop {
+        let page = store.list(&listing("dir/", token, 3)).await.unwrap();
+        sizes.push(page.objects.len());
+        keys.extend(page.objects.into_iter().map(|object| object.key));
+        token = page.next;
+        if token.is_none() {
+            break;
+        }
+    }
+    assert_eq!(sizes, [3, 3, 1]);
+    assert_eq!(keys, (0..7).map(|n| Key::from(format!("dir/{n}"))).collect::<Vec<_>>());
+    assert!(store.list(&listing("nothing/", None, 10)).await.unwrap().objects.is_empty());
+}
+
+#[tokio::test]
+async fn a_replaced_object_is_noticed_although_the_server_ignores_if_match() {
+    let server = Server::start().await;
+    server.put("k", b"first version");
+    let store = server.store("passwd", "data").await;
+    let old = store.head(&Key::from("k")).await.unwrap().etag;
+    server.put("k", b"other version");
+    assert_eq!(read(&*store, "k", &old, 0..5).await.unwrap_err().kind, ErrorKind::Replaced);
+    // A listing without tags must not read unconditionally.
+    assert_eq!(read(&*store, "k", &ETag::from(""), 0..5).await.unwrap_err().kind, ErrorKind::Replaced);
+}
+
+#[tokio::test]
+async fn what_is_missing_or_forbidden_is_told_apart() {
+    let server = Server::start().await;
+    server.put("k", b"content");
+    server.passwd("wrong", "test:othersecret\n");
+    server.passwd("unknown", "nobody:testsecret\n");
+    let (good, etag) = (server.store("passwd", "data").await, ETag::from("\"e\""));
+    assert_eq!(good.head(&Key::from("missing")).await.unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(read(&*good, "missing", &etag, 0..5).await.unwrap_err().kind, ErrorKind::NotFound);
+    server.passwd("any", "test:testsecret\n");
+    let elsewhere = server.store("any", "nosuch").await;
+    assert_eq!(elsewhere.list(&listing("", None, 1)).await.unwrap_err().kind, ErrorKind::NoSuchBucket);
+    for passwd in ["wrong", "unknown"] {
+        let store = server.store(passwd, "data").await;
+        for error in [store.list(&listing("", None, 1)).await.unwrap_err(), read(&*store, "k", &etag, 0..5).await.unwrap_err()] {
+            assert_eq!((error.kind, error.status), (ErrorKind::BadCredentials, Some(403)), "{passwd}: {error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn rotated_credentials_are_taken_up_at_the_first_refusal() {
+    let server = Server::start().await;
+    server.put("k", b"content");
+    let etag = server.store("passwd", "data").await.head(&Key::from("k")).await.unwrap().etag;
+    for op in [Op::Head, Op::List, Op::Get] {
+        // The source gives the old secret first and the new one from then on.
+        let script = server.path("credentials.sh");
+        let flag = server.path(&format!("asked-{op}"));
+        let json = |secret: &str| format!(r#"echo '{{"Version":1,"AccessKeyId":"test","SecretAccessKey":"{secret}"}}'"#);
+        let (old, new, flag) = (json("oldsecret"), json("testsecret"), flag.display());
+        fs::write(&script, format!("if test -e {flag}; then {new}; else touch {flag}; {old}; fi\n")).unwrap();
+        let store = connect(&process(&server.endpoint, &format!("sh {}", script.display())), Arc::default()).await.unwrap();
+        match op {
+            Op::Head => assert_eq!(store.head(&Key::from("k")).await.unwrap().size, 7),
+            Op::List => assert_eq!(store.list(&listing("", None, 10)).await.unwrap().objects.len(), 1),
+            Op::Get => assert_eq!(read(&*store, "k", &etag, 0..7).await.unwrap(), b"content"),
+        }
+        assert!(server.path(&format!("asked-{op}")).exists());
+    }
+}
+
+#[tokio::test]
+async fn credentials_that_cannot_be_had_say_why() {
+    let server = Server::start().await;
+    let missing = server.store("no-such-file", "data").await;
+    let error = missing.list(&listing("", None, 1)).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::NoCredentials);
+    assert!(error.message.contains("no-such-file"), "{error}");
+    assert_eq!(error.message.matches("No such file").count(), 1, "{error}");
+    let from_data_path = read(&*missing, "k", &ETag::from("\"e\""), 0..5).await.unwrap_err();
+    assert_eq!(from_data_path.kind, ErrorKind::NoCredentials);
+
+    let failing = connect(&process(&server.endpoint, "exit 3"), Arc::default()).await.unwrap();
+    assert_eq!(failing.list(&listing("", None, 1)).await.unwrap_err().kind, ErrorKind::NoCredentials);
+    let json = r#"echo '{"Version":1,"AccessKeyId":"test","SecretAccessKey":"testsecret"}'"#;
+    let working = connect(&process(&server.endpoint, json), Arc::default()).await.unwrap();
+    working.list(&listing("", None, 1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_head_without_a_body_is_still_understood() {
+    let head = |status: &str, headers: &str| format!("HTTP/1.1 {status}\r\n{headers}x-amz-request-id: R9\r\nContent-Length: 0\r\n\r\n");
+    for (reply, kind) in [
+        (head("404 Not Found", ""), ErrorKind::NotFound),
+        (head("403 Forbidden", ""), ErrorKind::AccessDenied),
+        (head("301 Moved Permanently", "x-amz-bucket-region: eu-west-1\r\n"), ErrorKind::WrongEndpoint),
+        (head("400 Bad Request", "x-amz-bucket-region: eu-west-1\r\n"), ErrorKind::WrongEndpoint),
+        (head("400 Bad Request", "x-amz-bucket-region: us-east-1\r\n"), ErrorKind::Invalid),
+        (head("503 Slow Down", ""), ErrorKind::Throttled),
+        (head("500 Internal Server Error", ""), ErrorKind::Unavailable),
+    ] {
+        let (server, store) = scripted(&[reply]).await;
+        let error = store.head(&Key::from("k")).await.unwrap_err();
+        assert_eq!((error.kind, error.request_id.as_deref()), (kind, Some("R9")), "{error}");
+        assert_eq!(server.heads().len(), 1, "one attempt a call");
+        assert!(kind != ErrorKind::WrongEndpoint || error.message.contains("eu-west-1"), "{error}");
+    }
+    let (_server, incomplete) = scripted(&["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n".into()]).await;
+    assert_eq!(incomplete.head(&Key::from("k")).await.unwrap_err().kind, ErrorKind::Corrupt);
+}
+
+#[tokio::test]
+async fn broken_connections_and_silence_are_retryable() {
+    let (_server, cut) = scripted(&[String::new()]).await;
+    let error = cut.head(&Key::from("k")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+
+    let server =
+        Fake::start(vec![Reply::Stall(String::new()), Reply::Stall("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n<List".into())]).await;
+    let options = Options {
+        bucket: "data".into(),
+        endpoint: Some(server.address().to_string()),
+        signature: Signature::None,
+        region: Some("us-east-1".into()),
+        stall_timeout: Duration::from_millis(300),
+        ..Options::default()
+    };
+    let silent = connect(&options, Arc::default()).await.unwrap();
+    let before = silent.head(&Key::from("k")).await.unwrap_err();
+    assert_eq!(before.kind, ErrorKind::Timeout, "{before}");
+    let inside = silent.list(&listing("", None, 10)).await.unwrap_err();
+    assert!(inside.kind.is_retryable(), "{inside:?}");
+}
+
+#[tokio::test]
+async fn a_key_that_xml_cannot_say_is_asked_for_in_url_encoding() {
+    let list = |encoding: &str, key: &str| {
+        let body = format!(
+            "<ListBucketResult><IsTruncated>false</IsTruncated>{encoding}<Contents><Key>{key}</Key><Size>1</Size>\
+             <ETag>\"e\"</ETag><LastModified>2024-02-29T23:59:59.000Z</LastModified></Contents></ListBucketResult>"
+        );
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+    };
+    let encoded = list("<EncodingType>url</EncodingType>", "x%01+y");
+    let (server, store) = scripted(&[list("", "x\u{1}y"), encoded.clone(), encoded]).await;
+    for _ in 0..2 {
+        let page = store.list(&listing("", None, 10)).await.unwrap();
+        assert_eq!(page.objects[0].key, Key::from("x\u{1} y"));
+    }
+    let asked: Vec<bool> = server.heads().iter().map(|head| head.contains("encoding-type=url")).collect();
+    assert_eq!(asked, [false, true, true], "only the first page is asked for twice");
+    assert!(!server.heads()[0].contains("authorization"));
+}
+
+#[tokio::test]
+async fn the_address_follows_the_style() {
+    let address = |endpoint: Option<&str>, path_style, region: &str| Options {
+        bucket: "data".into(),
+        endpoint: endpoint.map(str::to_owned),
+        region: Some(region.into()),
+        path_style,
+        signature: Signature::None,
+        ..Options::default()
+    };
+    for (options, base) in [
+        (address(Some("127.0.0.1:9000"), None, "r"), "http://127.0.0.1:9000/data"),
+        (address(Some("s3.example.com"), None, "r"), "https://data.s3.example.com"),
+        (address(Some("http://s3.example.com:8080"), Some(true), "r"), "http://s3.example.com:8080/data"),
+        (address(Some("http://localhost:9000"), Some(false), "r"), "http://data.localhost:9000"),
+        (address(None, None, "eu-west-1"), "https://data.s3.eu-west-1.amazonaws.com"),
+        (address(None, Some(true), "cn-north-1"), "https://s3.cn-north-1.amazonaws.com.cn/data"),
+    ] {
+        let store = connect(&options, Arc::default()).await.unwrap();
+        assert!(format!("{store:?}").contains(&format!("{base:?}")), "{store:?} is not at {base}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Signatures against those of botocore 1.44.5, and what they cost.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::Instant as WallInstant;
 
 use aws_sdk_s3::config::{BehaviorVersion, Region, SharedCredentialsProvider};
 use aws_sdk_s3::presigning::PresigningConfig;
@@ -113,7 +113,7 @@ async fn a_redirect_target_gets_its_own_signature_and_anonymous_none() {
 #[ignore = "prints a measurement; run with --nocapture"]
 async fn signing_costs() {
     const ROUNDS: u32 = 2000;
-    let per_call = |started: Instant| started.elapsed() / ROUNDS;
+    let per_call = |started: WallInstant| started.elapsed() / ROUNDS;
     let config = aws_sdk_s3::Config::builder()
         .behavior_version(BehaviorVersion::latest())
         .region(Region::from_static("us-east-1"))
@@ -122,19 +122,19 @@ async fn signing_costs() {
     let signer = signer(credentials(None));
     let key = Key::from("some/directory/with/an/object.bin");
 
-    let started = Instant::now();
+    let started = WallInstant::now();
     for _ in 0..ROUNDS {
         let request = client.get_object().bucket("examplebucket").key(key.to_str().unwrap());
         request.presigned(PresigningConfig::expires_in(Duration::from_secs(900)).unwrap()).await.unwrap();
     }
     println!("presigned by the SDK  {:?}", per_call(started));
-    let started = Instant::now();
+    let started = WallInstant::now();
     for _ in 0..ROUNDS {
         let url = signer.object_url(&key).unwrap();
         signer.headers(&key, &url).await.unwrap();
     }
     println!("header signature      {:?}", per_call(started));
-    let started = Instant::now();
+    let started = WallInstant::now();
     for _ in 0..ROUNDS {
         signer.sign_get(&key).await.unwrap();
     }

@@ -1,0 +1,100 @@
+//! Test support: an HTTP server that is nothing but a socket and a script, for answers that no real server gives.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use reqwest::Url;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// What the server does with one request; the head of the request is recorded before.
+#[derive(Clone)]
+pub(super) enum Reply {
+    /// Bytes as they are, then the connection stays open for the next request.
+    Keep(String),
+    /// Bytes as they are, then the connection is closed.
+    Close(String),
+    /// Bytes as they are, then nothing.
+    Stall(String),
+}
+
+/// A scripted server; every request takes the next reply of the script.
+pub(super) struct Fake {
+    address: SocketAddr,
+    heads: Arc<Mutex<Vec<String>>>,
+    connections: Arc<Mutex<usize>>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Fake {
+    pub async fn start(script: Vec<Reply>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (heads, connections) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
+        let script = Arc::new(Mutex::new(VecDeque::from(script)));
+        let (seen, counted) = (heads.clone(), connections.clone());
+        let task = tokio::spawn(async move {
+            let mut served = tokio::task::JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                *counted.lock() += 1;
+                served.spawn(serve(stream, script.clone(), seen.clone()));
+            }
+        });
+        Self { address, heads, connections, task }
+    }
+
+    pub fn url(&self, path: &str) -> Url {
+        Url::parse(&format!("http://{}{path}", self.address)).unwrap()
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many connections came.
+    pub fn connections(&self) -> usize {
+        *self.connections.lock()
+    }
+
+    /// The heads of all requests so far, in lower case.
+    pub fn heads(&self) -> Vec<String> {
+        self.heads.lock().clone()
+    }
+}
+
+async fn serve(mut stream: TcpStream, script: Arc<Mutex<VecDeque<Reply>>>, heads: Arc<Mutex<Vec<String>>>) {
+    loop {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            match stream.read_u8().await {
+                Ok(byte) => head.push(byte),
+                Err(_) => return,
+            }
+        }
+        heads.lock().push(String::from_utf8(head).unwrap().to_ascii_lowercase());
+        let Some(reply) = script.lock().pop_front() else { return };
+        let (Reply::Keep(text) | Reply::Close(text) | Reply::Stall(text)) = &reply;
+        if stream.write_all(text.as_bytes()).await.is_err() {
+            return;
+        }
+        match reply {
+            Reply::Keep(_) => {}
+            Reply::Close(_) => return,
+            Reply::Stall(_) => {
+                // Until the client gives up.
+                let _ = stream.read_u8().await;
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! A small OSS server in memory: GET with Range and If-Match, HEAD, ListObjectsV2, errors as OSS writes them. It checks
+//! signatures (V4 and V1), dates and tokens by the vendor's rules, counts requests, and can send redirects. It knows
+//! one bucket and nothing of writing.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
+use reqsign_core::time::Timestamp;
+use tokio::net::TcpListener;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::oss_sign::{Received, Signee, oss_v1, oss_v4, oss_v4_scope};
+
+/// How far a client's clock may be off.
+const SKEW: Duration = Duration::from_secs(15 * 60);
+
+/// What the server holds and whom it lets in.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub bucket: String,
+    pub who: Signee,
+    /// The security token that must come with the key id.
+    pub token: Option<String>,
+    /// Requests without a signature are let in.
+    pub public: bool,
+    pub objects: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// GETs of objects are redirected to this host and port.
+    pub redirect_to: Option<SocketAddr>,
+}
+
+/// How often what was asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    pub get: usize,
+    pub head: usize,
+    pub list: usize,
+    pub refused: usize,
+    pub redirected: usize,
+    /// Requests in virtual-host style.
+    pub virtual_host: usize,
+    /// `V4`, `V1` or `none`, of the last request.
+    pub signature: String,
+}
+
+/// A running server; it ends when it is dropped.
+pub struct OssServer {
+    pub address: SocketAddr,
+    state: Arc<State>,
+    task: JoinHandle<()>,
+}
+
+struct State {
+    setup: Mutex<Setup>,
+    counts: Mutex<Counts>,
+}
+
+impl Drop for OssServer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl OssServer {
+    pub async fn start(setup: Setup) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(State { setup: Mutex::new(setup), counts: Mutex::default() });
+        let shared = state.clone();
+        let task = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let state = shared.clone();
+                let service = service_fn(move |request| {
+                    let response = state.answer(&request);
+                    async move { Ok::<_, Infallible>(response) }
+                });
+                // An error here is a client that hung up.
+                connections.spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        Self { address, state, task }
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.state.counts.lock().unwrap().clone()
+    }
+
+    /// Changes what the server holds from now on.
+    pub fn change(&self, change: impl FnOnce(&mut Setup)) {
+        change(&mut self.state.setup.lock().unwrap());
+    }
+}
+
+/// A refusal: status, code, message.
+type Refusal = (u16, &'static str, String);
+type Answer = Response<Full<Bytes>>;
+
+impl State {
+    fn answer(&self, request: &Request<Incoming>) -> Answer {
+        let setup = self.setup.lock().unwrap().clone();
+        let (received, virtual_host) = receive(request);
+        let mut counts = self.counts.lock().unwrap();
+        counts.virtual_host += usize::from(virtual_host);
+        let answer =
+            check_signature(&setup, &received, &mut counts.signature).and_then(|()| serve(&setup, &received, request, &mut counts));
+        answer.unwrap_or_else(|refusal| {
+            counts.refused += 1;
+            refuse(request.method() == Method::HEAD, refusal)
+        })
+    }
+}
+
+/// The request decoded, and whether the bucket stood in its host.
+fn receive(request: &Request<Incoming>) -> (Received, bool) {
+    let headers = request.headers().iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
+    let headers: BTreeMap<String, String> = headers.collect();
+    let host = headers.get("host").map(|host| host.split(':').next().unwrap().to_owned()).unwrap_or_default();
+    let label = host.split_once('.').map(|(label, _)| label).filter(|label| label.parse::<u8>().is_err());
+    let path: Vec<u8> = percent_decode_str(request.uri().path().strip_prefix('/').unwrap()).collect();
+    let (bucket, key) = match label {
+        Some(label) => (label.to_owned(), path),
+        None => {
+            let at = path.iter().position(|&b| b == b'/').unwrap_or(path.len());
+            (String::from_utf8(path[..at].to_vec()).unwrap(), path.get(at + 1..).unwrap_or_default().to_vec())
+        }
+    };
+    let decode = |text: &str| percent_decode_str(text).decode_utf8().unwrap().into_owned();
+    let pairs = request.uri().query().unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+    let query = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).map(|(name, value)| (decode(name), decode(value)));
+    let query = query.collect();
+    (Received { method: request.method().to_string(), bucket: Some(bucket), key: Some(key), query, headers }, label.is_some())
+}
+
+fn check_signature(setup: &Setup, received: &Received, seen: &mut String) -> Result<(), Refusal> {
+    let refuse = |code, message: &str| Err((403, code, message.to_owned()));
+    let header = |name: &str| received.headers.get(name).map(String::as_str).unwrap_or_default();
+    let authorization = header("authorization");
+    *seen = "none".into();
+    if authorization.is_empty() {
+        return if setup.public { Ok(()) } else { refuse("AccessDenied", "Anonymous access is forbidden for this operation.") };
+    }
+    let who = &setup.who;
+    let (id, date, expected, signature, token) = if let Some(fields) = authorization.strip_prefix("OSS4-HMAC-SHA256 ") {
+        *seen = "V4".into();
+        // Exactly the form that the vendor documents: no blanks, AdditionalHeaders only when there are some.
+        let fields: BTreeMap<&str, &str> = fields.split(',').filter_map(|field| field.split_once('=')).collect();
+        let (Some(credential), Some(signature)) = (fields.get("Credential"), fields.get("Signature")) else {
+            return refuse("InvalidArgument", "Authorization header is invalid.");
+        };
+        if header("x-oss-content-sha256") != "UNSIGNED-PAYLOAD" || header("x-oss-date").len() != 16 {
+            return refuse("InvalidArgument", "x-oss-content-sha256 or x-oss-date is missing.");
+        }
+        let date = header("x-oss-date");
+        let (id, scope) = credential.split_once('/').unwrap_or_default();
+        if scope != oss_v4_scope(who, date) {
+            return refuse("InvalidArgument", "The credential scope is not that of this region and day.");
+        }
+        let additional: Vec<&str> = fields.get("AdditionalHeaders").map(|names| names.split(';').collect()).unwrap_or_default();
+        let stamp = parse_basic(date);
+        (id, stamp, oss_v4(received, who, date, &additional), (*signature).to_owned(), header("x-oss-security-token"))
+    } else if let Some((id, signature)) = authorization.strip_prefix("OSS ").and_then(|rest| rest.split_once(':')) {
+        *seen = "V1".into();
+        let stamp = httpdate::parse_http_date(header("date")).ok();
+        let token = if header("x-oss-security-token").is_empty() { header("security-token") } else { header("x-oss-security-token") };
+        (id, stamp, oss_v1(received, who, header("date")), signature.to_owned(), token)
+    } else {
+        return refuse("InvalidArgument", "Authorization header is invalid.");
+    };
+    let now = SystemTime::now();
+    let skew = date.map(|date| now.duration_since(date).or_else(|_| date.duration_since(now)).unwrap());
+    match () {
+        () if id != who.id => refuse("InvalidAccessKeyId", "The OSS Access Key Id you provided does not exist in our records."),
+        () if skew.is_none_or(|skew| skew > SKEW) => refuse("RequestTimeTooSkewed", "The request time and ours are too different."),
+        () if token != setup.token.as_deref().unwrap_or_default() => refuse("InvalidSecurityToken", "The security token is invalid."),
+        () if signature != expected => refuse("SignatureDoesNotMatch", "The request signature we calculated does not match."),
+        () => Ok(()),
+    }
+}
+
+/// `20240229T235959Z`.
+fn parse_basic(text: &str) -> Option<SystemTime> {
+    let part = |range: std::ops::Range<usize>| text.get(range);
+    let (year, month, day, hour, minute, second) = (part(0..4)?, part(4..6)?, part(6..8)?, part(9..11)?, part(11..13)?, part(13..16)?);
+    format!("{year}-{month}-{day}T{hour}:{minute}:{second}").parse::<Timestamp>().ok().map(Timestamp::as_system_time)
+}
+
+fn serve(setup: &Setup, received: &Received, request: &Request<Incoming>, counts: &mut Counts) -> Result<Answer, Refusal> {
+    if received.bucket.as_ref() != Some(&setup.bucket) {
+        return Err((404, "NoSuchBucket", "The specified bucket does not exist.".into()));
+    }
+    let key = received.key.clone().unwrap_or_default();
+    match (request.method(), key.is_empty()) {
+        (&Method::GET, true) => {
+            counts.list += 1;
+            Ok(list(setup, received))
+        }
+        (&Method::GET, false) => {
+            if let Some(target) = setup.redirect_to {
+                counts.redirected += 1;
+                let location = format!("http://{target}{}", request.uri().path());
+                return Ok(respond(307, [(header::LOCATION, location)].into(), Vec::new()));
+            }
+            counts.get += 1;
+            get(setup, &key, request.headers())
+        }
+        (&Method::HEAD, false) => {
+            counts.head += 1;
+            let data = find(setup, &key)?;
+            Ok(respond(200, object_headers(data), data.to_vec()))
+        }
+        _ => Err((405, "MethodNotAllowed", "The specified method is not allowed against this resource.".into())),
+    }
+}
+
+fn find<'a>(setup: &'a Setup, key: &[u8]) -> Result<&'a [u8], Refusal> {
+    setup.objects.get(key).map(Vec::as_slice).ok_or_else(|| (404, "NoSuchKey", "The specified key does not exist.".into()))
+}
+
+/// Every content has its own tag.
+pub fn etag(data: &[u8]) -> String {
+    use sha1::Digest;
+    format!("\"{}\"", hex::encode_upper(sha1::Sha1::digest(data)))
+}
+
+fn object_headers(data: &[u8]) -> Vec<(header::HeaderName, String)> {
+    [(header::ETAG, etag(data)), (header::LAST_MODIFIED, "Fri, 24 Feb 2012 06:07:48 GMT".into())].into()
+}
+
+fn get(setup: &Setup, key: &[u8], headers: &HeaderMap) -> Result<Answer, Refusal> {
+    let data = find(setup, key)?;
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    if text(header::IF_MATCH).is_some_and(|tag| tag != etag(data)) {
+        return Err((412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold.".into()));
+    }
+    let Some((first, last)) = text(header::RANGE).and_then(|range| range.strip_prefix("bytes=")?.split_once('-')) else {
+        return Ok(respond(200, object_headers(data), data.to_vec()));
+    };
+    let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
+    if first >= data.len() {
+        return Err((416, "InvalidRange", "The requested range cannot be satisfied.".into()));
+    }
+    let end = (last + 1).min(data.len());
+    let mut headers = object_headers(data);
+    headers.push((header::CONTENT_RANGE, format!("bytes {first}-{}/{}", end - 1, data.len())));
+    Ok(respond(206, headers, data[first..end].to_vec()))
+}
+
+fn list(setup: &Setup, received: &Received) -> Answer {
+    let parameter = |wanted: &str| received.query.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
+    assert_eq!((parameter("list-type"), parameter("encoding-type")), (Some("2"), Some("url")));
+    let prefix = parameter("prefix").unwrap_or_default().as_bytes();
+    let max: usize = parameter("max-keys").unwrap_or("100").parse().unwrap();
+    // The token names the last entry of the page before; its characters need encoding, as those of real tokens may.
+    let after: Option<Vec<u8>> = parameter("continuation-token").map(|token| BASE64_STANDARD.decode(token).unwrap());
+    let mut entries: BTreeMap<Vec<u8>, Option<&[u8]>> = BTreeMap::new();
+    for (key, data) in setup.objects.iter().filter(|(key, _)| key.starts_with(prefix)) {
+        let cut = parameter("delimiter").and_then(|_| key[prefix.len()..].iter().position(|&b| b == b'/'));
+        match cut {
+            Some(at) => entries.insert(key[..=prefix.len() + at].to_vec(), None),
+            None => entries.insert(key.clone(), Some(data)),
+        };
+    }
+    let mut rest = entries.into_iter().filter(|(name, _)| after.as_ref().is_none_or(|after| name > after));
+    let page: Vec<_> = rest.by_ref().take(max).collect();
+    let mut body = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<ListBucketResult><EncodingType>url</EncodingType>");
+    let encode = |name: &[u8]| percent_encode(name, NON_ALPHANUMERIC).to_string();
+    match (rest.next(), page.last()) {
+        (Some(_), Some((last, _))) => {
+            let token = BASE64_STANDARD.encode(last);
+            body += &format!("<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>");
+        }
+        _ => body += "<IsTruncated>false</IsTruncated>",
+    }
+    for (name, data) in &page {
+        let name = encode(name);
+        body += &match data {
+            None => format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"),
+            Some(data) => format!(
+                "<Contents><Key>{name}</Key><LastModified>2012-02-24T06:07:48.000Z</LastModified><ETag>{}</ETag><Size>{}</Size></Contents>",
+                etag(data).replace('"', "&quot;"),
+                data.len()
+            ),
+        };
+    }
+    respond(200, Vec::new(), (body + "</ListBucketResult>").into_bytes())
+}
+
+fn refuse(head: bool, (status, code, message): Refusal) -> Answer {
+    let body = format!("<Error><Code>{code}</Code><Message>{message}</Message><RequestId>5C3D9175B6FC201293AD****</RequestId></Error>");
+    let ec = (header::HeaderName::from_static("x-oss-ec"), "0002-00000901".to_owned());
+    if !head {
+        return respond(status, vec![ec], body.into_bytes());
+    }
+    let error = (header::HeaderName::from_static("x-oss-err"), BASE64_STANDARD.encode(body));
+    respond(status, vec![ec, error], Vec::new())
+}
+
+fn respond(status: u16, headers: Vec<(header::HeaderName, String)>, body: Vec<u8>) -> Answer {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+    for (name, value) in headers {
+        response.headers_mut().insert(name, value.parse().unwrap());
+    }
+    response.headers_mut().insert("x-oss-request-id", HeaderValue::from_static("5C3D9175B6FC201293AD****"));
+    response
+}
