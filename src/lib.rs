@@ -1,6 +1,7 @@
 //! windlass mounts an object-storage bucket at a directory and reads it as fast as the network allows.
 
 pub mod budget;
+pub mod demo;
 pub mod fuse;
 pub mod logging;
 pub mod metrics;
