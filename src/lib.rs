@@ -3,6 +3,7 @@
 pub mod budget;
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod fuse;
 pub mod logging;
 pub mod metrics;
