@@ -95,7 +95,9 @@ fn advice(error: &store::Error) -> &'static str {
         ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Throttled => {
             "; check that the endpoint is up and can be reached from here"
         }
-        ErrorKind::Corrupt => "; check that --endpoint is where the store itself answers, and that it speaks this protocol (s3:// or oss://)",
+        ErrorKind::Corrupt => {
+            "; check that --endpoint is where the store itself answers, and that it speaks this protocol (s3:// or oss://)"
+        }
         ErrorKind::NoCredentials | ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable | ErrorKind::Invalid => "",
     }
 }

@@ -71,9 +71,8 @@ fn under_load() {
     let mut mount = Daemon::new(&server).start();
     let flags = [0, libc::O_DIRECT, 0, libc::O_DIRECT];
     let readers: Vec<_> = flags.into_iter().enumerate().map(|(i, flags)| reader(mount.join(format!("file{i}")), flags)).collect();
-    let all_are_read = |requests: &[super::support::Request]| {
-        (0..4).all(|i| requests.iter().any(|r| r.key == format!("file{i}") && r.bytes_sent > 0))
-    };
+    let all_are_read =
+        |requests: &[super::support::Request]| (0..4).all(|i| requests.iter().any(|r| r.key == format!("file{i}") && r.bytes_sent > 0));
     assert!(server.wait_for(all_are_read), "the readers begin");
 
     let told = Instant::now();
