@@ -63,7 +63,8 @@ fn fstab() {
     let helper = place.beside("mount.windlass");
     symlink(env!("CARGO_BIN_EXE_windlass"), &helper).expect("the directory is ours");
     let passwd = server.passwd_file().display();
-    let options = format!("rw,_netdev,nofail,noatime,url={},region={REGION},path_style,passwd_file={passwd},uid=7,umask=022", server.endpoint());
+    let options =
+        format!("rw,_netdev,nofail,noatime,url={},region={REGION},path_style,passwd_file={passwd},uid=7,umask=022", server.endpoint());
     let mut command = Command::new(helper);
     command.env_clear().arg(format!("s3://{BUCKET}/sub")).arg(&place.at).args(["-o", &options]);
 

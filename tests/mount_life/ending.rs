@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -71,9 +72,8 @@ fn under_load() {
     let mut mount = Daemon::new(&server).start();
     let flags = [0, libc::O_DIRECT, 0, libc::O_DIRECT];
     let readers: Vec<_> = flags.into_iter().enumerate().map(|(i, flags)| reader(mount.join(format!("file{i}")), flags)).collect();
-    let all_are_read = |requests: &[super::support::Request]| {
-        (0..4).all(|i| requests.iter().any(|r| r.key == format!("file{i}") && r.bytes_sent > 0))
-    };
+    let all_are_read =
+        |requests: &[super::support::Request]| (0..4).all(|i| requests.iter().any(|r| r.key == format!("file{i}") && r.bytes_sent > 0));
     assert!(server.wait_for(all_are_read), "the readers begin");
 
     let told = Instant::now();
@@ -92,7 +92,7 @@ fn at_once() {
     for answers in 0..6 {
         let place = Place::new();
         let mut command = place.mount(&server);
-        let mut child = command.arg("--foreground").stderr(std::process::Stdio::null()).spawn().expect("the program starts");
+        let mut child = command.arg("--foreground").stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts");
         let stage = |n: usize| match n {
             0 => true,
             1 | 2 => server.requests().len() >= n,

@@ -61,7 +61,11 @@ impl Place {
     pub fn mount_from(&self, source: &str, endpoint: &str) -> Command {
         let mut command = program();
         command.arg("mount").arg(source).arg(&self.at).args(["--endpoint", endpoint, "--region", REGION, "--path-style"]);
-        command.envs([("AWS_EC2_METADATA_DISABLED", "true"), ("AWS_CONFIG_FILE", "/dev/null"), ("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")]);
+        command.envs([
+            ("AWS_EC2_METADATA_DISABLED", "true"),
+            ("AWS_CONFIG_FILE", "/dev/null"),
+            ("AWS_SHARED_CREDENTIALS_FILE", "/dev/null"),
+        ]);
         command
     }
 

@@ -100,13 +100,20 @@ fn no_such_bucket() {
         command
     };
     let endpoint = format!("(endpoint {})", server.endpoint());
-    refused(&place, command, BUCKET_OR_ENDPOINT, &["s3://no-such-bucket", &endpoint, "HTTP 404", "NoSuchBucket", "check the bucket's name"]);
+    refused(
+        &place,
+        command,
+        BUCKET_OR_ENDPOINT,
+        &["s3://no-such-bucket", &endpoint, "HTTP 404", "NoSuchBucket", "check the bucket's name"],
+    );
 }
 
 fn wrong_region() {
     let place = Place::new();
     let moved = "<Code>PermanentRedirect</Code><Message>m</Message><Region>eu-west-3</Region><RequestId>R1</RequestId>";
-    let signed = format!("<Code>AuthorizationHeaderMalformed</Code><Message>the region '{REGION}' is wrong; expecting 'eu-west-3'</Message><Region>eu-west-3</Region><RequestId>R1</RequestId>");
+    let signed = format!(
+        "<Code>AuthorizationHeaderMalformed</Code><Message>the region '{REGION}' is wrong; expecting 'eu-west-3'</Message><Region>eu-west-3</Region><RequestId>R1</RequestId>"
+    );
     for (status, document) in [("301 Moved Permanently", moved), ("400 Bad Request", &signed)] {
         let server = WrongServer::refusing(status, document);
         let number = format!("HTTP {}", &status[..3]);
@@ -117,7 +124,8 @@ fn wrong_region() {
 fn nobody_listens() {
     let place = Place::new();
     // The port was free a moment ago, and no other test asks for this one.
-    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).expect("loopback has a free port").port();
+    let port =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr()).expect("loopback has a free port").port();
     let endpoint = format!("http://127.0.0.1:{port}");
     let [what, place_of_it] = named(&endpoint);
     let words = [what.as_str(), &place_of_it, "cannot connect: Connection refused", "check --endpoint"];
@@ -127,7 +135,12 @@ fn nobody_listens() {
 fn never_answers() {
     let (place, server) = (Place::new(), WrongServer::silent());
     let [what, place_of_it] = named(&server.endpoint());
-    refused(&place, || from(&place, &server.endpoint()), BUCKET_OR_ENDPOINT, &[&what, &place_of_it, "no answer", "check that the endpoint is up"]);
+    refused(
+        &place,
+        || from(&place, &server.endpoint()),
+        BUCKET_OR_ENDPOINT,
+        &[&what, &place_of_it, "no answer", "check that the endpoint is up"],
+    );
 }
 
 fn wrong_protocol() {
@@ -181,13 +194,13 @@ fn no_credentials() {
 
 fn bad_name() {
     let (server, place) = (S3Server::start(), Place::new());
-    for (name, rule) in [("Bad_Name", "lower-case letters"), ("ab", "3 to 63"), ("-abc", "begin and end")] {
+    for (name, rule) in [("Bad_Name", "lower-case letters"), ("ab", "3 to 63"), ("-abc", "beginning with")] {
         let command = || {
             let mut command = place.mount_from(&format!("s3://{name}"), &server.endpoint());
             command.envs(server.client_env());
             command
         };
-        refused(&place, command, USAGE, &[&format!("bucket name \"{name}\""), rule]);
+        refused(&place, command, USAGE, &[&format!("\"{name}\""), "bucket name", rule]);
     }
     assert_eq!(server.requests().len(), 0);
 }

@@ -106,7 +106,8 @@ fn with_fusermount() {
 fn refused_as_nobody(device: bool, words: &[&str]) {
     let (server, place) = (S3Server::start(), Place::new());
     let program = program_for_all(&place);
-    let (program, at, source, endpoint) = (program.to_str().expect("text"), place.at.to_str().expect("text"), format!("s3://{BUCKET}"), server.endpoint());
+    let (program, at, source, endpoint) =
+        (program.to_str().expect("text"), place.at.to_str().expect("text"), format!("s3://{BUCKET}"), server.endpoint());
     // PATH is emptied behind the programs that come before.
     let mount = ["env", "PATH=/nonexistent", program, "mount", &source, at, "--endpoint", &endpoint, "--region", REGION];
     let words_run = [&DROP[..], &mount].concat();
