@@ -22,7 +22,7 @@ pub fn check(settings: &Settings) -> Result<(), Failure> {
         MountTarget::Directory(path) => {
             check_directory(path, settings.fuse.nonempty)?;
             check_device()?;
-            check_privilege(settings.fuse.allow_other || settings.fuse.allow_root)
+            check_privilege(settings.fuse.allow_other || settings.fuse.allow_root, settings.fuse.auto_unmount)
         }
     }
 }
@@ -103,11 +103,15 @@ fn check_device() -> Result<(), Failure> {
 }
 
 /// Without root the mount is made by the setuid program of the distribution.
-fn check_privilege(for_others: bool) -> Result<(), Failure> {
+fn check_privilege(for_others: bool, auto_unmount: bool) -> Result<(), Failure> {
+    let missing = super::umount::fusermount().is_none();
     if rustix::process::geteuid().is_root() {
-        return Ok(());
+        return match missing && auto_unmount {
+            true => Err(Failure::usage("fusermount3 is missing, and auto-unmount is done by it: install the package fuse3")),
+            false => Ok(()),
+        };
     }
-    if super::umount::fusermount().is_none() {
+    if missing {
         return Err(Failure::usage("fusermount3 is missing, and only root can mount without it: install the package fuse3"));
     }
     let permitted = |text: String| text.lines().any(|line| line.trim() == "user_allow_other");

@@ -12,7 +12,7 @@ use libtest_mimic::Trial;
 use rustix::process::{Signal, kill_process};
 
 use super::place::{Place, run, soon};
-use super::support::mounts::{Daemon, trial};
+use super::support::mounts::{Daemon, trial, trial_with};
 use super::support::{BUCKET, Effect, Fault, Kind, S3Server};
 
 pub fn trials() -> Vec<Trial> {
@@ -22,6 +22,7 @@ pub fn trials() -> Vec<Trial> {
         trial("sigterm_under_load_unmounts_and_ends_in_order", under_load),
         trial("sigterm_while_the_mount_begins_leaves_nothing", at_once),
         trial("what_a_killed_daemon_leaves_is_named_and_cleared", killed),
+        trial_with(&["fusermount3"], "with_auto_unmount_a_killed_daemon_leaves_nothing", killed_with_auto_unmount),
         trial("umount_says_who_keeps_a_mount_busy_and_can_detach_it", busy),
     ]
 }
@@ -128,6 +129,21 @@ fn killed() {
     run(place.mount(&server)).succeeds();
     assert_eq!(place.read("file"), b"content");
     place.umount().succeeds();
+}
+
+fn killed_with_auto_unmount() {
+    let (server, place) = (S3Server::start(), Place::new());
+    server.put("file", "content");
+    let mut command = place.mount(&server);
+    command.args(["--auto-unmount", "--allow-root"]);
+    run(command).succeeds();
+    assert_eq!(place.read("file"), b"content");
+    let of_program = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("windlass"));
+    // fusermount3 stays beside the daemon and names the place as well.
+    let daemon = place.pids().into_iter().find(of_program).and_then(rustix::process::Pid::from_raw);
+    kill_process(daemon.expect("it runs"), Signal::KILL).expect("it is ours");
+    assert!(soon(|| !place.is_mounted()), "fusermount3 unmounts");
+    assert!(soon(|| place.pids().is_empty()));
 }
 
 fn busy() {
