@@ -12,6 +12,9 @@ pub fn trials() -> Vec<Trial> {
     vec![trial("no_level_of_the_log_and_no_command_line_shows_a_secret", everywhere)]
 }
 
+/// What says that a whole request was printed, whatever of it the SDK of today blanks out by itself.
+const REQUESTS: [&str; 2] = ["canonical_request", "transmitting request"];
+
 /// Sent along and not looked at by the server.
 const SESSION_TOKEN: &str = "the-session-token";
 
@@ -44,7 +47,7 @@ fn everywhere() {
         assert!(log.to_uppercase().contains("DEBUG") || log.to_uppercase().contains("TRACE"), "the level was not taken: {log}");
         let line = String::from_utf8_lossy(&line);
         for (name, text) in [("log", log.as_str()), ("command line", &line), ("stdout", &said.out), ("stderr", &said.err)] {
-            for secret in [SECRET_KEY, SESSION_TOKEN, "X-Amz-Signature", "Signature=", "AWS4-HMAC"] {
+            for secret in [SECRET_KEY, SESSION_TOKEN, "X-Amz-Signature", "Signature=", "AWS4-HMAC"].into_iter().chain(REQUESTS) {
                 let at = text.lines().find(|line| line.contains(secret));
                 assert!(at.is_none(), "{level} {format}: the {name} holds {secret}: {at:?}");
             }
