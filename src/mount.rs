@@ -2,7 +2,6 @@
 //! It decides nothing about reads or names. Invariant: whoever gets a [`Mounted`] has a mount that answers; whoever
 //! gets an [`Error`] has nothing left behind.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -41,6 +40,7 @@ pub struct Mounted {
     reader: Reader,
     metrics: Arc<Metrics>,
     budget: Arc<Budget>,
+    signals: Signals,
     unmounted: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct Mounted {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The bucket cannot be used.
-    #[error("cannot mount {location}: {source}{}", advice(.source))]
+    #[error("cannot mount {location}: {}{}", attempt(.source), advice(.source))]
     Store { location: Box<Location>, source: Box<store::Error> },
     /// The directory cannot be mounted on.
     #[error("cannot mount at {target}: {source}{}", mount_advice(.source))]
@@ -79,20 +79,26 @@ impl Error {
     }
 }
 
-/// The likely fix, as the end of the line.
+/// What the store said, with the request only when it was for a prefix and not for the whole bucket.
+fn attempt(error: &store::Error) -> String {
+    if error.key == Key::root() { error.reason().to_string() } else { error.to_string() }
+}
+
+/// The likely fix, as the end of the line. Where the message itself tells it there is nothing to add.
 fn advice(error: &store::Error) -> &'static str {
     match error.kind {
         ErrorKind::NoSuchBucket | ErrorKind::NotFound => "; check the bucket's name and that it lives at this endpoint",
         ErrorKind::AccessDenied => "; the key needs permission to list the bucket and to get its objects",
         ErrorKind::BadCredentials => "; check key id, secret and token, and that the clock of this machine is right",
-        ErrorKind::NoCredentials => "; for a public bucket add --signature none",
         ErrorKind::WrongEndpoint => "; set --region and --endpoint to where the bucket lives",
-        ErrorKind::Connect => "; check --endpoint and the network",
+        ErrorKind::Connect => "; check --endpoint (name, port, http or https) and the network",
         ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Throttled => {
             "; check that the endpoint is up and can be reached from here"
         }
-        ErrorKind::Corrupt => "; check that the endpoint speaks this protocol: s3:// or oss://",
-        ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable | ErrorKind::Invalid => "",
+        ErrorKind::Corrupt => {
+            "; check that --endpoint is where the store itself answers, and that it speaks this protocol (s3:// or oss://)"
+        }
+        ErrorKind::NoCredentials | ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable | ErrorKind::Invalid => "",
     }
 }
 
@@ -129,8 +135,10 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
     };
     let names = Names::new(store, settings.vfs.clone());
     let files = Files::new(Arc::clone(&names), reader.clone());
+    // From before there is something to unmount: whoever reads the ready line may send a signal at once.
+    let signals = Signals::listen(&runtime).map_err(process("listen for signals"))?;
     let session = Arc::new(attach(settings, names, Arc::clone(&files), &runtime)?);
-    let mounted = Mounted { runtime: Some(runtime), session, reader, metrics, budget, unmounted: false };
+    let mounted = Mounted { runtime: Some(runtime), session, reader, metrics, budget, signals, unmounted: false };
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
     Ok(mounted)
@@ -175,16 +183,17 @@ impl Mounted {
         &self.budget
     }
 
-    /// Serves until SIGINT, SIGTERM or an unmount from outside, and unmounts.
-    ///
-    /// # Errors
-    /// When the mount cannot be taken away.
-    pub fn serve_until_signal(mut self) -> Result<(), Error> {
-        let runtime = self.runtime();
-        let signals = runtime.block_on(async { Ok((signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)) });
-        let signals = signals.map_err(|source| Error::Process { what: "listen for signals", source })?;
-        runtime.block_on(end(&self.session, signals));
-        self.take_down()
+    /// Serves until a signal asks for the end or somebody unmounts. [`unmount`](Self::unmount) is what comes next.
+    pub fn serve(&mut self) {
+        let runtime = self.runtime.as_ref().expect("only drop takes the runtime");
+        let (session, signals) = (&self.session, &mut self.signals);
+        let reason = runtime.block_on(async {
+            tokio::select! {
+                name = signals.next() => name,
+                () = session.ended() => "it was unmounted",
+            }
+        });
+        tracing::info!(reason, "ending");
     }
 
     /// Unmounts.
@@ -259,11 +268,30 @@ impl Drop for Mounted {
     }
 }
 
-async fn end(session: &Session, (mut interrupt, mut terminate): (Signal, Signal)) {
-    let why: &dyn fmt::Display = tokio::select! {
-        _ = interrupt.recv() => &"SIGINT",
-        _ = terminate.recv() => &"SIGTERM",
-        () = session.ended() => &"it was unmounted",
-    };
-    tracing::info!(reason = %why, "ending");
+/// The signals that end a mount in order. From the moment they are listened to they no longer end the process.
+#[derive(Debug)]
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    /// The terminal of a mount in the foreground was closed; the process would die and leave a dead mount.
+    hangup: Signal,
+}
+
+impl Signals {
+    fn listen(runtime: &Runtime) -> io::Result<Self> {
+        let _runtime = runtime.enter();
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.hangup.recv() => "SIGHUP",
+        }
+    }
 }

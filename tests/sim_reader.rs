@@ -413,5 +413,8 @@ async fn auto_opens_the_window_further_only_where_it_pays() {
         }
         let resident = handle.resident().len();
         assert!((low..=high).contains(&resident), "{resident} chunks, expected {low} to {high}");
+        let delivered: u64 = sim.gets().iter().map(|get| get.delivered).sum();
+        let prefix = handle.resident().last().map_or(0, |range| range.end);
+        assert!(delivered <= prefix, "narrowing the window threw away {} bytes", delivered - prefix);
     }
 }

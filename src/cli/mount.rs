@@ -34,7 +34,7 @@ Exit codes: 0 mounted (or, in the foreground, unmounted in order), 1 internal, 2
 /// Mount a bucket at a directory.
 ///
 /// Returns when the mount answers and leaves a daemon behind; with --foreground it stays until it is unmounted or told
-/// to stop with SIGINT or SIGTERM.
+/// to stop with SIGINT, SIGTERM or SIGHUP.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES, after_help = "Examples and exit codes: windlass mount --help")]
 pub struct Args {
@@ -155,12 +155,15 @@ fn serve(settings: &Settings, attachment: Attachment, tell: impl FnOnce(&str) ->
     let on_file = |e: std::io::Error| Failure::usage(format!("cannot write the ready file: {e}"));
     let ready = Ready::prepare(settings.ready_file.as_deref()).map_err(on_file)?;
     let failed = |error: mount::Error| Failure { code: error.exit_code(), message: error.to_string() };
-    let mounted = mount::start(settings).map_err(failed)?;
+    let mut mounted = mount::start(settings).map_err(failed)?;
     let line = ready::line(settings);
     ready.announce(&line).map_err(on_file)?;
     tell(&line)?;
     tracing::info!(source = %settings.source, mountpoint = %settings.mountpoint, "mounted");
-    let served = mounted.serve_until_signal().map_err(failed);
+    mounted.serve();
+    // Before the mount goes, so that nobody who looks at the file comes too late.
+    drop(ready);
+    let served = mounted.unmount().map_err(failed);
     match &served {
         Ok(()) => tracing::info!(source = %settings.source, "unmounted"),
         // In the foreground the last line on stderr says it.

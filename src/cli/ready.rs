@@ -16,7 +16,7 @@ pub fn line(settings: &Settings) -> String {
     format!("windlass: {} mounted at {} ({place})", settings.source, settings.mountpoint)
 }
 
-/// Removes the ready file when the mount is gone.
+/// Removes the ready file when the mount is about to go.
 #[derive(Debug)]
 pub struct Ready(Option<PathBuf>);
 

@@ -23,6 +23,17 @@ pub(super) fn set_read_ahead(mountpoint: &Path) {
     }
 }
 
+/// Major and minor version of the running kernel.
+pub(super) fn version() -> (u32, u32) {
+    version_of(&rustix::system::uname().release().to_string_lossy())
+}
+
+/// An unknown form is taken for the oldest kernel.
+fn version_of(release: &str) -> (u32, u32) {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 /// `major:minor` of what is mounted at `mountpoint`, from proc_pid_mountinfo(5), which unlike stat(2) asks no daemon.
 fn device_of(mountpoint: &Path) -> Option<String> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
@@ -74,6 +85,13 @@ mod tests {
     #[test]
     fn paths_are_escaped_as_in_the_mount_table() {
         assert_eq!(escape(b"/mnt/my bucket\\x"), b"/mnt/my\\040bucket\\134x");
+    }
+
+    #[test]
+    fn the_release_of_a_kernel_tells_its_version() {
+        for (release, version) in [("6.1.0-13-amd64", (6, 1)), ("5.10.134-16.al8.x86_64", (5, 10)), ("4.19", (4, 19)), ("odd", (0, 0))] {
+            assert_eq!(version_of(release), version, "{release}");
+        }
     }
 
     #[test]

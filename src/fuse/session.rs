@@ -104,8 +104,7 @@ fn config(name: &str, options: &Options) -> io::Result<Config> {
         (false, true) => SessionACL::RootAndOwner,
         (false, false) => SessionACL::Owner,
     };
-    let fixed =
-        [MountOption::FSName(name.to_owned()), MountOption::Subtype("windlass".into()), MountOption::DefaultPermissions, MountOption::RO];
+    let fixed = [MountOption::FSName(name.to_owned()), subtype(), MountOption::DefaultPermissions, MountOption::RO];
     config.mount_options.extend(fixed);
     if options.auto_unmount {
         config.mount_options.push(MountOption::AutoUnmount);
@@ -115,6 +114,12 @@ fn config(name: &str, options: &Options) -> io::Result<Config> {
     }
     set_threads(&mut config);
     Ok(config)
+}
+
+/// What makes the mount table say `fuse.windlass`. fuser mounts as type `fuse` and drops a subtype unless fusermount3
+/// mounts, but the kernel takes it as an option since it reads them through its fs_context (fs/fuse/inode.c, 5.5).
+fn subtype() -> MountOption {
+    if kernel::version() >= (5, 5) { MountOption::CUSTOM("subtype=windlass".into()) } else { MountOption::Subtype("windlass".into()) }
 }
 
 /// Every thread gets a descriptor of its own where /dev/fuse can be opened; inside a container without the device

@@ -311,8 +311,8 @@ impl State {
     fn sweep(&mut self, options: &Options) -> usize {
         let chunk = options.chunk_size.as_u64();
         let backward = u64::from(options.backward_chunks);
-        let deepest = self.windows.iter().map(|running| running.window.depth()).max().unwrap_or(0);
-        let streams = self.windows.iter().map(|running| (running.at, running.window.depth()));
+        let deepest = self.windows.iter().map(|running| running.window.kept()).max().unwrap_or(0);
+        let streams = self.windows.iter().map(|running| (running.at, running.window.kept()));
         let readers = self.jumps.places(Instant::now(), RECENT).map(|at| (at, deepest));
         let window = |(at, depth): (u64, u32)| {
             let current = at / chunk;

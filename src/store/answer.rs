@@ -141,6 +141,9 @@ fn by_code(code: &str) -> Option<ErrorKind> {
 
 /// The error of a request that got no answer, or whose body broke off.
 pub(super) fn transport(op: Op, key: &Key, error: &reqwest::Error) -> Error {
+    if is_not_http(error) {
+        return Error::new(ErrorKind::Corrupt, op, key, NOT_HTTP);
+    }
     let kind = match () {
         () if error.is_timeout() && error.is_connect() => ErrorKind::Connect,
         () if error.is_timeout() => ErrorKind::Timeout,
@@ -152,6 +155,14 @@ pub(super) fn transport(op: Op, key: &Key, error: &reqwest::Error) -> Error {
     // The outer levels repeat the URL, with its query; the innermost says what happened.
     let message = if error.source().is_some() { format!("{what}: {}", one_line(&innermost(error))) } else { what.to_owned() };
     Error::new(kind, op, key, message)
+}
+
+/// Something answers there, but no web server.
+pub(super) const NOT_HTTP: &str = "what answers there does not speak HTTP";
+
+/// Whether bytes came that are no HTTP.
+pub(super) fn is_not_http(error: &(dyn StdError + 'static)) -> bool {
+    causes(error).any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse))
 }
 
 /// An error and what is behind it, outermost first.

@@ -101,15 +101,29 @@ impl Error {
     pub fn new(kind: ErrorKind, op: Op, key: &Key, message: impl Into<String>) -> Self {
         Self { kind, op, key: key.clone(), status: None, code: None, request_id: None, message: message.into() }
     }
+
+    /// What happened, without the request: for those who have said already what they were about to do.
+    pub fn reason(&self) -> impl fmt::Display + '_ {
+        Reason(self)
+    }
+}
+
+struct Reason<'a>(&'a Error);
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(error) = self;
+        f.write_str(&error.message)?;
+        let status = error.status.map(|s| format!("HTTP {s}"));
+        let id = error.request_id.as_ref().map(|id| format!("request id {id}"));
+        let facts: Vec<String> = [status, error.code.clone(), id].into_iter().flatten().collect();
+        if facts.is_empty() { Ok(()) } else { write!(f, " ({})", facts.join(", ")) }
+    }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} \"{}\": {}", self.op, self.key, self.message)?;
-        let status = self.status.map(|s| format!("HTTP {s}"));
-        let id = self.request_id.as_ref().map(|id| format!("request id {id}"));
-        let facts: Vec<String> = [status, self.code.clone(), id].into_iter().flatten().collect();
-        if facts.is_empty() { Ok(()) } else { write!(f, " ({})", facts.join(", ")) }
+        write!(f, "{} \"{}\": {}", self.op, self.key, self.reason())
     }
 }
 

@@ -31,15 +31,15 @@ impl fmt::Debug for PasswdEntry {
 /// Why a password file gives no credentials.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PasswdError {
-    #[error("cannot read the credentials file {}: {source}", path.display())]
+    #[error("cannot read the credentials file {}: {source}; it must be there and readable for the user who mounts", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
-    #[error("the credentials file {} is not a regular file", path.display())]
+    #[error("the credentials file {} is not a regular file; write BUCKET:KEY_ID:SECRET or KEY_ID:SECRET into one", path.display())]
     NotAFile { path: PathBuf },
     #[error("the credentials file {p} has mode {mode:03o}: {who} must not have access to it; run: chmod {fix} {p}", p = path.display())]
     Permissions { path: PathBuf, mode: u32, who: &'static str, fix: &'static str },
     #[error("line {line} of the credentials file {p} {problem}; write BUCKET:KEY_ID:SECRET or KEY_ID:SECRET", p = path.display())]
     Line { path: PathBuf, line: usize, problem: &'static str },
-    #[error("the credentials file {p} has no line for the bucket {bucket} and no default line", p = path.display())]
+    #[error("the credentials file {p} has no line for the bucket {bucket} and no default line; add {bucket}:KEY_ID:SECRET or KEY_ID:SECRET", p = path.display())]
     NoEntry { path: PathBuf, bucket: String },
 }
 

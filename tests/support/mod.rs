@@ -5,6 +5,7 @@ mod bucket;
 mod fault;
 mod layer;
 mod log;
+pub mod mounts;
 pub mod oss_server;
 pub mod oss_sign;
 pub mod s3_server;

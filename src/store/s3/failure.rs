@@ -10,7 +10,7 @@ use aws_sdk_s3::config::http::HttpResponse;
 use aws_sdk_s3::error::SdkError;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::store::answer::{Answer, causes, innermost};
+use crate::store::answer::{self, Answer, causes, innermost};
 use crate::store::{Error, ErrorKind, Key, Op};
 
 /// What `error` of `op` on `key` means; `region` is the one that requests are signed for.
@@ -27,6 +27,7 @@ where
         SdkError::TimeoutError(_) => Error::new(ErrorKind::Timeout, op, key, innermost(error)),
         SdkError::DispatchFailure(inner) if inner.is_timeout() => Error::new(ErrorKind::Timeout, op, key, innermost(error)),
         SdkError::DispatchFailure(inner) if inner.is_user() => Error::new(ErrorKind::Invalid, op, key, innermost(error)),
+        SdkError::DispatchFailure(_) if answer::is_not_http(error) => Error::new(ErrorKind::Corrupt, op, key, answer::NOT_HTTP),
         SdkError::DispatchFailure(_) if was_cut(error) => {
             Error::new(ErrorKind::Unavailable, op, key, format!("the connection was lost: {}", innermost(error)))
         }

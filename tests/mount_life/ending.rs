@@ -1,0 +1,152 @@
+//! How a mount ends: by signals, from outside, under load, and by a kill that leaves it to the next one.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use libtest_mimic::Trial;
+use rustix::process::{Signal, kill_process};
+
+use super::place::{Place, run, soon};
+use super::support::mounts::{Daemon, trial};
+use super::support::{BUCKET, Effect, Fault, Kind, S3Server};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("each_signal_unmounts_and_ends_in_order", signals),
+        trial("an_unmount_from_outside_ends_the_daemon_in_order", from_outside),
+        trial("sigterm_under_load_unmounts_and_ends_in_order", under_load),
+        trial("sigterm_while_the_mount_begins_leaves_nothing", at_once),
+        trial("what_a_killed_daemon_leaves_is_named_and_cleared", killed),
+        trial("umount_says_who_keeps_a_mount_busy_and_can_detach_it", busy),
+    ]
+}
+
+fn signals() {
+    let server = S3Server::start();
+    server.put("file", "content");
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut mount = Daemon::new(&server).start();
+        assert_eq!(std::fs::read(mount.join("file")).expect("it is mounted"), b"content");
+        mount.signal(signal);
+        assert_eq!(mount.wait().code(), Some(0), "{signal:?}: {}", mount.log());
+        assert!(!mount.is_mounted(), "{signal:?}");
+        assert!(!mount.log().contains("ERROR"), "{}", mount.log());
+    }
+}
+
+fn from_outside() {
+    let server = S3Server::start();
+    server.put("file", "content");
+    let mut mount = Daemon::new(&server).start();
+    let mut umount = super::place::program();
+    umount.arg("umount").arg(mount.path());
+    run(umount).succeeds();
+    assert_eq!(mount.wait().code(), Some(0), "{}", mount.log());
+    assert!(!mount.is_mounted());
+}
+
+/// A thread that reads a file through a mount for as long as that works.
+fn reader(path: PathBuf, flags: i32) -> JoinHandle<u64> {
+    std::thread::spawn(move || {
+        let mut file = File::options().read(true).custom_flags(flags).open(path).expect("it is mounted");
+        let (mut piece, mut total) = (vec![0; 1 << 20], 0);
+        while let Ok(n @ 1..) = file.read(&mut piece) {
+            total += n as u64;
+        }
+        total
+    })
+}
+
+/// Four readers wait for a store that sends a MiB a second when the signal comes, and none of them is done for an hour.
+fn under_load() {
+    let server = S3Server::start();
+    for i in 0..4 {
+        server.put_synthetic(&format!("file{i}"), 4 << 30);
+    }
+    server.fault(Fault::new(Effect::Bandwidth(1 << 20)).kind(Kind::Get));
+    let mut mount = Daemon::new(&server).start();
+    let flags = [0, libc::O_DIRECT, 0, libc::O_DIRECT];
+    let readers: Vec<_> = flags.into_iter().enumerate().map(|(i, flags)| reader(mount.join(format!("file{i}")), flags)).collect();
+    let all_are_read =
+        |requests: &[super::support::Request]| (0..4).all(|i| requests.iter().any(|r| r.key == format!("file{i}") && r.bytes_sent > 0));
+    assert!(server.wait_for(all_are_read), "the readers begin");
+
+    let told = Instant::now();
+    mount.signal(Signal::TERM);
+    assert_eq!(mount.wait().code(), Some(0), "{}", mount.log());
+    eprintln!("SIGTERM with four readers: ended after {:?}", told.elapsed());
+    assert!(!mount.is_mounted());
+    for reader in readers {
+        assert!(reader.join().expect("a reader gets an error, not a signal") < 4 << 30);
+    }
+}
+
+/// The signal finds the process at every stage: it may end by the signal before there is a mount, in order afterwards.
+fn at_once() {
+    let server = S3Server::start();
+    for answers in 0..6 {
+        let place = Place::new();
+        let mut command = place.mount(&server);
+        let mut child = command.arg("--foreground").stderr(std::process::Stdio::null()).spawn().expect("the program starts");
+        let stage = |n: usize| match n {
+            0 => true,
+            1 | 2 => server.requests().len() >= n,
+            _ => place.is_mounted(),
+        };
+        assert!(soon(|| stage(answers)) || answers == 2);
+        kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).expect("it is our child");
+        let code = super::place::wait(&mut child);
+        assert!(!place.is_mounted(), "left mounted at stage {answers}");
+        assert!(code.is_none() || code == Some(0), "stage {answers}: {code:?}");
+        assert!(answers < 3 || code == Some(0), "there was a mount, and it did not end in order");
+        server.reset_log();
+    }
+}
+
+fn killed() {
+    let (server, place) = (S3Server::start(), Place::new());
+    server.put("file", "content");
+    run(place.mount(&server)).succeeds();
+    assert_eq!(place.read("file"), b"content");
+    kill_process(place.daemon(), Signal::KILL).expect("it runs");
+    assert!(soon(|| place.pids().is_empty()));
+    assert!(place.is_mounted(), "a kill leaves the mount");
+
+    let said = run(place.mount(&server));
+    assert_eq!(said.code, Some(2), "{}", said.err);
+    assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+    for word in ["dead windlass mount", &format!("s3://{BUCKET}"), &format!("windlass umount {}", place.at.display())] {
+        assert!(said.err.contains(word), "{word:?} is missing in {}", said.err);
+    }
+    place.umount().succeeds();
+    assert!(!place.is_mounted());
+    run(place.mount(&server)).succeeds();
+    assert_eq!(place.read("file"), b"content");
+    place.umount().succeeds();
+}
+
+fn busy() {
+    let (server, place) = (S3Server::start(), Place::new());
+    server.put("file", "content");
+    run(place.mount(&server)).succeeds();
+    assert!(place.is_mounted());
+    let mut open = File::open(place.at.join("file")).expect("it is there");
+    let said = place.umount();
+    assert_eq!(said.code, Some(1), "{}", said.err);
+    assert!(said.err.contains("still in use") && said.err.contains("--lazy"), "{}", said.err);
+    assert_eq!(place.read("file"), b"content", "it goes on");
+
+    let mut lazy = super::place::program();
+    lazy.args(["umount", "--lazy"]).arg(&place.at);
+    run(lazy).succeeds();
+    assert!(!place.is_mounted());
+    let mut text = String::new();
+    open.read_to_string(&mut text).expect("open files stay readable");
+    assert_eq!(text, "content");
+    drop(open);
+    assert!(soon(|| place.pids().is_empty()), "the daemon ends with the last file");
+}

@@ -1,0 +1,48 @@
+//! Secrets stay in the process: nothing it says at any level, and nothing others can see of it, carries them.
+
+use std::fs;
+
+use libtest_mimic::Trial;
+
+use super::place::{Place, run, soon};
+use super::support::mounts::trial;
+use super::support::{ACCESS_KEY, S3Server, SECRET_KEY};
+
+pub fn trials() -> Vec<Trial> {
+    vec![trial("no_level_of_the_log_and_no_command_line_shows_a_secret", everywhere)]
+}
+
+fn everywhere() {
+    let server = S3Server::start();
+    server.put("file", vec![7; 3 << 20]);
+    let passwd = fs::read_to_string(server.passwd_file()).expect("it is ours");
+    assert_eq!(passwd, format!("{ACCESS_KEY}:{SECRET_KEY}\n"));
+    let levels =
+        ["trace", "trace,aws_sigv4=trace,aws_smithy_runtime=trace,hyper=trace,hyper_util=trace,reqwest=trace,rustls=trace,windlass=trace"];
+    for (level, format, by_file) in [(levels[0], "text", true), (levels[1], "text", false), (levels[1], "json", true)] {
+        let place = Place::new();
+        let log = place.beside("log");
+        let mut command = place.mount(&server);
+        command.args(["--log-level", level, "--log-format", format]).arg("--log-file").arg(&log);
+        if by_file {
+            command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY").arg("--passwd-file").arg(server.passwd_file());
+        }
+        let said = run(command).succeeds();
+        assert_eq!(place.read("file").len(), 3 << 20);
+        let _ = fs::read(place.at.join("absent"));
+        let line = fs::read(format!("/proc/{}/cmdline", place.daemon())).expect("it runs");
+        place.umount().succeeds();
+        assert!(soon(|| place.pids().is_empty()));
+
+        let log = fs::read_to_string(log).expect("the daemon wrote a log");
+        assert!(log.to_uppercase().contains("DEBUG") || log.to_uppercase().contains("TRACE"), "the level was not taken: {log}");
+        let line = String::from_utf8_lossy(&line);
+        for (name, text) in [("log", log.as_str()), ("command line", &line), ("stdout", &said.out), ("stderr", &said.err)] {
+            for secret in [SECRET_KEY, "X-Amz-Signature", "Signature=", "AWS4-HMAC"] {
+                let at = text.lines().find(|line| line.contains(secret));
+                assert!(at.is_none(), "{level} {format}: the {name} holds {secret}: {at:?}");
+            }
+        }
+    }
+    assert!(server.requests().iter().any(|request| request.authorization.is_some() || request.query.contains("X-Amz-Signature")));
+}

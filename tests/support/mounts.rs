@@ -1,0 +1,220 @@
+//! The built program, mounted for real: a daemon in the foreground at a temporary directory, which a test reads through
+//! as any program would. Invariant: whatever happens to the test, the mount, the daemon and the directory are gone
+//! with the [`Mount`].
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Completion, Trial};
+use rustix::mount::{UnmountFlags, unmount};
+use tempfile::TempDir;
+
+use super::s3_server::{BUCKET, REGION, S3Server};
+
+/// Longest wait for a mount to answer or a daemon to end, and how often to look.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(5);
+
+/// A test that needs a mount: ignored, with the reason, where nobody can mount.
+pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    trial_with(&[], name, test)
+}
+
+/// A test that needs a mount and other programs.
+pub fn trial_with(programs: &'static [&'static str], name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::ignorable_test(name, move || {
+        if let Some(reason) = why_not().or_else(|| programs.iter().find_map(|program| lacks(program))) {
+            return Ok(Completion::ignored_with(reason));
+        }
+        test();
+        Ok(Completion::Completed)
+    })
+}
+
+/// Why nothing can be mounted here.
+pub fn why_not() -> Option<String> {
+    match File::options().read(true).write(true).open("/dev/fuse") {
+        Err(error) => return Some(format!("/dev/fuse: {error}")),
+        Ok(_) if rustix::process::geteuid().is_root() => {}
+        Ok(_) => return lacks("fusermount3"),
+    }
+    // In a container the device may be there while mounting is not allowed.
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
+    let may_mount = capabilities.and_then(|hex| u64::from_str_radix(hex, 16).ok()).is_some_and(|bits| bits & CAP_SYS_ADMIN != 0);
+    (!may_mount).then(|| "no CAP_SYS_ADMIN: root may not mount here".into())
+}
+
+/// capabilities(7).
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+
+fn lacks(program: &str) -> Option<String> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+    (!found).then(|| format!("{program} is not installed"))
+}
+
+/// Runs trials one after the other unless the command line asks for more at a time: each has a daemon, a server and
+/// readers of its own to keep the machine busy.
+pub fn run(trials: Vec<Trial>) -> std::process::ExitCode {
+    let mut arguments = libtest_mimic::Arguments::from_args();
+    arguments.test_threads.get_or_insert(1);
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// The command line of a mount, before it is started.
+pub struct Daemon<'a> {
+    server: &'a S3Server,
+    source: String,
+    arguments: Vec<String>,
+}
+
+impl<'a> Daemon<'a> {
+    pub fn new(server: &'a S3Server) -> Self {
+        Self { server, source: format!("s3://{BUCKET}"), arguments: Vec::new() }
+    }
+
+    /// Mounts only the keys below this prefix.
+    pub fn prefix(self, prefix: &str) -> Self {
+        Self { source: format!("s3://{BUCKET}/{prefix}"), ..self }
+    }
+
+    pub fn arg(mut self, name: &str, value: &str) -> Self {
+        self.arguments.extend([name.to_owned(), value.to_owned()]);
+        self
+    }
+
+    /// Mounts, and panics with the daemon's words when that fails.
+    #[track_caller]
+    pub fn start(self) -> Mount {
+        let home = tempfile::tempdir().expect("a temporary directory can be made");
+        let directory = home.path().join("mnt");
+        fs::create_dir(&directory).expect("it is empty");
+        // The mount table shows paths without links.
+        let directory = directory.canonicalize().expect("it was made just now");
+        let log = File::create(home.path().join("log")).expect("it can be written");
+        let child = self.command(&directory, &home.path().join("ready")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
+        let mut mount = Mount { child: child.expect("the program starts"), directory, home };
+        mount.wait_until_ready();
+        mount
+    }
+
+    fn command(&self, directory: &Path, ready: &Path) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+        command.arg("mount").arg(&self.source).arg(directory).args(["--foreground", "--path-style", "--region", REGION]);
+        command.args(["--endpoint", &self.server.endpoint()]).arg("--ready-file").arg(ready).args(&self.arguments);
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).envs(self.server.client_env());
+        command
+    }
+}
+
+/// A mount that answers, and the process behind it.
+pub struct Mount {
+    child: Child,
+    directory: PathBuf,
+    home: TempDir,
+}
+
+impl Mount {
+    /// Where it is mounted. Looks at the mount table first, so that no test reads an empty directory instead.
+    #[track_caller]
+    pub fn path(&self) -> &Path {
+        assert!(self.is_mounted(), "not mounted any more:\n{}", self.log());
+        &self.directory
+    }
+
+    /// A path inside.
+    #[track_caller]
+    pub fn join(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.path().join(path)
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        is_mount_point(&self.directory)
+    }
+
+    /// The daemon's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What the daemon said so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.home.path().join("log")).unwrap_or_default()
+    }
+
+    /// The most memory the daemon ever held.
+    #[track_caller]
+    pub fn peak_rss_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the daemon runs");
+        let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")).map(str::trim);
+        kib.and_then(|kib| kib.parse::<u64>().ok()).expect("the kernel shows it in kB") << 10
+    }
+
+    /// Sends a signal to the daemon.
+    #[track_caller]
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("the daemon is our child and not waited for");
+    }
+
+    /// How the daemon ended; panics when it does not.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("the daemon is our child") {
+                return status;
+            }
+            assert!(Instant::now() < end, "the daemon does not end:\n{}", self.log());
+            std::thread::sleep(POLL);
+        }
+    }
+
+    #[track_caller]
+    fn wait_until_ready(&mut self) {
+        let (ready, end) = (self.home.path().join("ready"), Instant::now() + PATIENCE);
+        while !ready.exists() {
+            if let Some(status) = self.child.try_wait().expect("the daemon is our child") {
+                panic!("the daemon ended with {status}:\n{}", self.log());
+            }
+            assert!(Instant::now() < end, "the mount does not answer:\n{}", self.log());
+            std::thread::sleep(POLL);
+        }
+        assert!(self.is_mounted(), "ready, and not mounted:\n{}", self.log());
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the daemon said:\n{}---", self.log());
+        }
+        // First the name, so that nobody enters; then the daemon, which ends what still waits inside.
+        if self.is_mounted() {
+            let _ = detach(&self.directory);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if self.is_mounted() {
+            let _ = detach(&self.directory);
+        }
+    }
+}
+
+/// Whether something is mounted at exactly this path, from a table that asks no daemon.
+pub fn is_mount_point(path: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("the kernel shows its mounts");
+    table.lines().any(|line| line.split(' ').nth(4).map(OsStr::new) == Some(path.as_os_str()))
+}
+
+fn detach(path: &Path) -> io::Result<()> {
+    if unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok() {
+        return Ok(());
+    }
+    Command::new("fusermount3").args(["-u", "-z", "--"]).arg(path).stderr(Stdio::null()).status().map(drop)
+}
