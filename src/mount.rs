@@ -90,7 +90,6 @@ fn advice(error: &store::Error) -> &'static str {
         ErrorKind::NoSuchBucket | ErrorKind::NotFound => "; check the bucket's name and that it lives at this endpoint",
         ErrorKind::AccessDenied => "; the key needs permission to list the bucket and to get its objects",
         ErrorKind::BadCredentials => "; check key id, secret and token, and that the clock of this machine is right",
-        ErrorKind::WrongEndpoint => "; set --region and --endpoint to where the bucket lives",
         ErrorKind::Connect => "; check --endpoint (name, port, http or https) and the network",
         ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Throttled => {
             "; check that the endpoint is up and can be reached from here"
@@ -98,7 +97,8 @@ fn advice(error: &store::Error) -> &'static str {
         ErrorKind::Corrupt => {
             "; check that --endpoint is where the store itself answers, and that it speaks this protocol (s3:// or oss://)"
         }
-        ErrorKind::NoCredentials | ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable | ErrorKind::Invalid => "",
+        ErrorKind::NoCredentials | ErrorKind::WrongEndpoint => "",
+        ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable | ErrorKind::Invalid => "",
     }
 }
 

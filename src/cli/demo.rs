@@ -108,12 +108,12 @@ fn read_through_mount(
     stop: &Stop,
 ) -> Result<(), Failure> {
     let failed = |error: mount::Error| Failure { code: error.exit_code(), message: error.to_string() };
-    let mounted = mount::start(settings).map_err(failed)?;
+    let mut mounted = mount::start(settings).map_err(failed)?;
     let table = read(&mounted, target, samples, stop).map_err(|e| Failure::internal(e.to_string()))?;
     super::print(format!("\n{table}").as_bytes())?;
     if keep && stop.signal().is_none() {
         super::print(what_to_try(target, server).as_bytes())?;
-        return mounted.serve_until_signal().map_err(failed);
+        mounted.serve();
     }
     mounted.unmount().map_err(failed)
 }

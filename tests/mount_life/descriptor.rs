@@ -23,11 +23,12 @@ def call(result):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 CLONE_NEWNS, MS_PRIVATE_REC, MS_RDONLY_NOSUID_NODEV = 0x20000, 0x44000, 7
 fuse = os.open("/dev/fuse", os.O_RDWR)
-answer, go = os.pipe()
+(answer, go), (parted, part) = os.pipe(), os.pipe()
 child = os.fork()
 if child == 0:
     call(libc.unshare(CLONE_NEWNS))
     call(libc.mount(b"none", b"/", None, MS_PRIVATE_REC, None))
+    os.write(part, b"x")
     os.read(answer, 1)
     if fuse != 3:
         os.dup2(fuse, 3)
@@ -35,6 +36,7 @@ if child == 0:
     drop = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs",
             "--bounding-set", "-all", "--inh-caps", "-all", "--ambient-caps", "-all", "--"]
     os.execvp("setpriv", drop + [program, "mount", source, "/dev/fd/3", "--foreground"] + rest)
+os.read(parted, 1)
 options = "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions" % fuse
 call(libc.mount(source.encode(), at.encode(), b"fuse.windlass", MS_RDONLY_NOSUID_NODEV, options.encode()))
 os.close(fuse)

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -91,7 +92,7 @@ fn at_once() {
     for answers in 0..6 {
         let place = Place::new();
         let mut command = place.mount(&server);
-        let mut child = command.arg("--foreground").stderr(std::process::Stdio::null()).spawn().expect("the program starts");
+        let mut child = command.arg("--foreground").stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts");
         let stage = |n: usize| match n {
             0 => true,
             1 | 2 => server.requests().len() >= n,

@@ -194,13 +194,13 @@ fn no_credentials() {
 
 fn bad_name() {
     let (server, place) = (S3Server::start(), Place::new());
-    for (name, rule) in [("Bad_Name", "lower-case letters"), ("ab", "3 to 63"), ("-abc", "begin and end")] {
+    for (name, rule) in [("Bad_Name", "lower-case letters"), ("ab", "3 to 63"), ("-abc", "beginning with")] {
         let command = || {
             let mut command = place.mount_from(&format!("s3://{name}"), &server.endpoint());
             command.envs(server.client_env());
             command
         };
-        refused(&place, command, USAGE, &[&format!("bucket name \"{name}\""), rule]);
+        refused(&place, command, USAGE, &[&format!("\"{name}\""), "bucket name", rule]);
     }
     assert_eq!(server.requests().len(), 0);
 }

@@ -15,7 +15,7 @@ use reqsign_file_read_tokio::TokioFileRead;
 use reqsign_http_send_reqwest::ReqwestHttpSend;
 
 use super::process::Process;
-use crate::store::{CredentialOptions, passwd};
+use crate::store::{CredentialOptions, StaticKeys, passwd};
 
 /// Files are read and processes run again this often, so that changed keys arrive without a new mount.
 const RELOAD: Duration = Duration::from_secs(300);
@@ -41,10 +41,22 @@ struct Source {
     provider: Arc<dyn ProvideCredentialDyn<Credential = Credential>>,
 }
 
+impl Source {
+    /// What failed here, naming the place once.
+    fn failed(&self, error: &Error) -> String {
+        let said = error.to_string();
+        // Where the crate has no reason to add to its words they end in a colon.
+        let said = said.trim_end_matches([':', ' ']);
+        if said.contains(&self.name) { said.to_owned() } else { format!("{} ({said})", self.name) }
+    }
+}
+
 /// All places to look at, in order.
 #[derive(Debug)]
 pub(super) struct Sources {
     sources: Vec<Source>,
+    /// They are those that the options name, and not the usual places.
+    named: bool,
     /// The last ones found, for when a file is just being replaced.
     last: Mutex<Option<Credential>>,
 }
@@ -65,6 +77,9 @@ impl Sources {
         let ecs = EcsRamRoleCredentialProvider::new();
 
         let mut sources = Vec::new();
+        if let Some(keys) = &options.keys {
+            sources.push(source("the keys of the configuration".into(), &far, Arc::new(Given(keys.clone()))));
+        }
         if let Some(path) = &options.passwd_file {
             sources.push(passwd(path.clone()));
         }
@@ -81,7 +96,8 @@ impl Sources {
             let shared = shared.oss_profile(OssProfileCredentialProvider::new().with_profile(profile)).build();
             sources.push(source(format!("the profile {profile}"), &far, Arc::new(shared)));
         }
-        if sources.is_empty() {
+        let named = !sources.is_empty();
+        if !named {
             // The web identity before the instance: in a pod the instance's role is the node's, not the pod's. The crate's
             // own order is the other way round, so its chain is asked in parts.
             let shared = DefaultCredentialProvider::builder().no_ecs_ram_role().no_oidc().build();
@@ -93,19 +109,31 @@ impl Sources {
             sources.push(source("the web identity (ALIBABA_CLOUD_OIDC_TOKEN_FILE)".into(), &far, Arc::new(oidc)));
             sources.push(source("the RAM role of this instance (metadata service)".into(), &near, Arc::new(ecs)));
         }
-        Ok(Self { sources, last: Mutex::new(None) })
+        Ok(Self { sources, named, last: Mutex::new(None) })
     }
 
+    /// Credentials, or what became of each place.
     async fn look_up(&self) -> Result<Credential, String> {
         let mut looked_at = Vec::new();
         for source in &self.sources {
             match source.provider.provide_credential_dyn(&source.context).await {
                 Ok(Some(credential)) => return Ok(credential),
+                Ok(None) if self.named => looked_at.push(format!("nothing in {}", source.name)),
                 Ok(None) => looked_at.push(source.name.clone()),
-                Err(error) => looked_at.push(format!("{} ({error})", source.name)),
+                Err(error) => looked_at.push(source.failed(&error)),
             }
         }
-        Err(looked_at.join("; "))
+        Err(looked_at.join(", "))
+    }
+
+    fn nothing(&self, looked_at: &str) -> String {
+        if self.named {
+            return format!("no usable credentials: {looked_at}");
+        }
+        format!(
+            "no credentials found in {looked_at}: set OSS_ACCESS_KEY_ID and OSS_ACCESS_KEY_SECRET, --profile or --passwd-file, or \
+             --signature none for a public bucket"
+        )
     }
 }
 
@@ -138,11 +166,21 @@ impl ProvideCredential for Sources {
             (Err(looked_at), Some(_)) => {
                 Err(Error::unexpected(format!("the credentials expired and cannot be renewed, looked at {looked_at}")).set_retryable(true))
             }
-            (Err(looked_at), None) => Err(Error::credential_invalid(format!(
-                "no credentials found, looked at {looked_at}; set OSS_ACCESS_KEY_ID and OSS_ACCESS_KEY_SECRET, or --passwd-file, or \
-                 --signature none for a public bucket"
-            ))),
+            (Err(looked_at), None) => Err(Error::credential_invalid(self.nothing(&looked_at))),
         }
+    }
+}
+
+/// Keys that the options hold.
+#[derive(Debug)]
+struct Given(StaticKeys);
+
+impl ProvideCredential for Given {
+    type Credential = Credential;
+
+    async fn provide_credential(&self, _: &Context) -> reqsign_core::Result<Option<Credential>> {
+        let StaticKeys { id, secret, token } = self.0.clone();
+        Ok(Some(Credential { access_key_id: id, access_key_secret: secret, security_token: token, expires_in: None }))
     }
 }
 

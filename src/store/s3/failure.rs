@@ -51,7 +51,7 @@ pub(super) fn credentials(op: Op, key: &Key, error: &CredentialsError) -> Error 
         _ => {
             let mut reasons: Vec<String> = causes(error).skip(1).map(ToString::to_string).collect();
             // Some errors repeat their cause in their own text.
-            reasons.dedup_by(|inner, outer| outer.ends_with(inner.as_str()));
+            reasons.dedup_by(|inner, outer| outer.contains(inner.as_str()));
             format!("no usable credentials: {}", if reasons.is_empty() { error.to_string() } else { reasons.join(": ") })
         }
     };
