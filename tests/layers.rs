@@ -29,6 +29,7 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["aws_", "reqsign_"], &["store/"]),
     (&["moka"], &["vfs/stat_cache.rs", "store/"]),
     (&["s3s", "s3s_fs", "hyper_util"], &["demo/"]),
+    (&["hyper"], &["store/", "demo/"]),
     (&["syslog_tracing", "tracing_subscriber"], &["logging.rs"]),
     (&["toml", "strsim"], &["config/"]),
     (&["sd_notify"], &["cli/"]),
