@@ -4,12 +4,14 @@
 
 mod completions;
 mod daemon;
+mod demo;
 mod flags;
 mod foreign;
 mod man;
 mod mount;
 mod mountinfo;
 mod mountpoint;
+mod progress;
 mod ready;
 mod umount;
 
@@ -62,6 +64,7 @@ enum Command {
     Mount(Box<mount::Args>),
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
+    Demo(demo::Args),
     Completions(completions::Args),
     Man(man::Args),
     // A new subcommand is a file of its own, a line here and a line in `dispatch`.
@@ -97,6 +100,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
         Ok(cli) => match cli.command {
             Command::Mount(args) => mount::run(&args.into_request()),
             Command::Umount(args) => umount::run(&args),
+            Command::Demo(args) => demo::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),
             Command::Man(args) => man::run(&args, Cli::command()),
         },

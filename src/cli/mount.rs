@@ -118,10 +118,11 @@ pub fn run(request: &Request) -> Result<(), Failure> {
     for note in &settings.notes {
         eprintln!("windlass: warning: {note}");
     }
+    let line = daemon::spawn()?;
+    // Not before: when there is no mount, the reason is all that is said.
     if settings.logging.file.is_none() && !logging::has_syslog() {
         eprintln!("windlass: warning: there is no syslog (/dev/log), so the daemon keeps no log: add --log-file to have one");
     }
-    let line = daemon::spawn()?;
     super::print(format!("{line}\n").as_bytes())
 }
 

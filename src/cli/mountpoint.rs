@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::thread::CapabilitySet;
+
 use super::{Failure, mountinfo};
 use crate::config::{MountTarget, Settings};
 
@@ -106,10 +108,10 @@ fn check_device() -> Result<(), Failure> {
 fn check_privilege(for_others: bool, auto_unmount: bool) -> Result<(), Failure> {
     let missing = super::umount::fusermount().is_none();
     if rustix::process::geteuid().is_root() {
-        return match missing && auto_unmount {
-            true => Err(Failure::usage("fusermount3 is missing, and auto-unmount is done by it: install the package fuse3")),
-            false => Ok(()),
-        };
+        if missing && auto_unmount {
+            return Err(Failure::usage("fusermount3 is missing, and auto-unmount is done by it: install the package fuse3"));
+        }
+        return check_capability(capability_is_out_of_reach());
     }
     if missing {
         return Err(Failure::usage("fusermount3 is missing, and only root can mount without it: install the package fuse3"));
@@ -119,6 +121,24 @@ fn check_privilege(for_others: bool, auto_unmount: bool) -> Result<(), Failure> 
         return Err(Failure::usage("allow-other and allow-root need the line user_allow_other in /etc/fuse.conf when root does not mount"));
     }
     Ok(())
+}
+
+/// Whether neither this process nor a setuid program that it starts can have CAP_SYS_ADMIN: root in a container.
+fn capability_is_out_of_reach() -> bool {
+    let has = rustix::thread::capabilities(None).map(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
+    let can_have = || rustix::thread::capability_is_in_bounding_set(CapabilitySet::SYS_ADMIN);
+    // What the kernel does not tell is left to the mount itself.
+    !has.unwrap_or(true) && !can_have().unwrap_or(true)
+}
+
+fn check_capability(is_out_of_reach: bool) -> Result<(), Failure> {
+    if !is_out_of_reach {
+        return Ok(());
+    }
+    Err(Failure::usage(
+        "root without the capability CAP_SYS_ADMIN cannot mount: start the container with --cap-add SYS_ADMIN --device /dev/fuse \
+         (and --security-opt apparmor=unconfined where AppArmor forbids mounts), or pass a descriptor that was mounted outside: /dev/fd/N",
+    ))
 }
 
 #[cfg(test)]
@@ -141,6 +161,12 @@ mod tests {
         assert!(refusal(&full, false).contains("--nonempty"));
         assert!(refusal(&file, false).contains("is not a directory"));
         assert!(refusal(&dir.path().join("absent"), false).contains("mkdir -p"));
+    }
+
+    #[test]
+    fn root_without_the_capability_hears_how_a_container_gets_it() {
+        assert!(check_capability(false).is_ok());
+        assert!(check_capability(true).unwrap_err().message.contains("--cap-add SYS_ADMIN --device /dev/fuse"));
     }
 
     #[test]

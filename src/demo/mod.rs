@@ -6,5 +6,5 @@ mod bucket;
 mod samples;
 mod server;
 
-pub use samples::{Reading, Sample, Samples};
+pub use samples::{Reading, Sample, Samples, Watch};
 pub use server::{Error, Server};

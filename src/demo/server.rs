@@ -6,9 +6,10 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt};
+use futures::Stream;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use s3s::auth::SimpleAuth;
@@ -23,6 +24,9 @@ use crate::store;
 
 /// Threads of the server: it serves this machine only, and the daemon needs the cores too.
 const WORKERS: usize = 2;
+
+/// A piece of a body is written in far less, on any disk that a demo is fun on.
+const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
 const ACCESS_KEY: &str = "demo";
 const REGION: &str = "us-east-1";
@@ -114,9 +118,9 @@ impl Server {
     /// Stores an object and returns its ETag, quotes included.
     ///
     /// # Errors
-    /// When the store refuses it: no space, or a key that cannot be a path.
-    pub async fn put(&self, key: &str, body: impl Stream<Item = Bytes> + Send + Sync + 'static) -> Result<String, Error> {
-        let body = StreamingBlob::wrap(body.map(Ok::<_, io::Error>));
+    /// When the store refuses it: no space, a key that cannot be a path, a body that ends with an error.
+    pub async fn put(&self, key: &str, body: impl Stream<Item = io::Result<Bytes>> + Send + Sync + 'static) -> Result<String, Error> {
+        let body = StreamingBlob::wrap(body);
         let input = PutObjectInput::builder().bucket(self.bucket.clone()).key(key.to_owned()).body(Some(body)).build();
         let buckets = self.buckets.clone();
         let put = async move { buckets.put_object(request(input.expect("bucket and key are set"))).await };
@@ -136,6 +140,13 @@ impl Server {
         let refused = |source| Error::Refused { what: format!("to delete {key}"), source };
         self.runtime().spawn(delete).await.map_err(|e| refused(S3Error::internal_error(e)))?.map_err(refused)?;
         Ok(())
+    }
+
+    /// Ends the server and waits for what it does to its directory; not to be called from async code.
+    pub fn stop(mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(LAST_REQUESTS);
+        }
     }
 
     /// Runs something on the server's threads and waits for it; not to be called from async code.
@@ -173,7 +184,7 @@ async fn accept(listener: TcpListener, service: S3Service) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors: wait for one, do not spin.
-            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
         let _ = stream.set_nodelay(true); // slower without, not wrong

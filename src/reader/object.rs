@@ -58,6 +58,8 @@ struct Running {
     window: Window,
     /// Start of the latest read.
     at: u64,
+    /// Last byte of the farthest read: it may lie in the chunk after that of `at`, and the window runs ahead of it.
+    front: u64,
     last_read: Instant,
 }
 
@@ -149,9 +151,9 @@ impl Object {
                 if crossed {
                     cancelled += state.sweep(options);
                 }
-                let at = state.running(stream).at;
+                let front = state.running(stream).front;
                 let border = state.streams.border(stream).unwrap_or(self.size);
-                (plan::window(read, at, reach, border.max(read.end)), reach.unit, Some(stream))
+                (plan::window(read, front, reach, border.max(read.end)), reach.unit, Some(stream))
             }
         };
         let short_bytes = state.fetch_missing(&want, read, unit, stream.is_some(), fetches);
@@ -260,10 +262,11 @@ impl State {
         let chunk = options.chunk_size.as_u64();
         if !self.windows.iter().any(|running| running.stream == stream) {
             let window = Window::new(options.prefetch_chunks, now);
-            self.windows.push(Running { stream, window, at: read.start, last_read: now });
+            self.windows.push(Running { stream, window, at: read.start, front: read.start, last_read: now });
         }
         let running = self.running(stream);
         running.last_read = now;
+        running.front = running.front.max(read.end - 1);
         let before = running.at;
         if moved > 0 {
             running.at = running.at.max(read.start);
@@ -311,12 +314,11 @@ impl State {
     fn sweep(&mut self, options: &Options) -> usize {
         let chunk = options.chunk_size.as_u64();
         let backward = u64::from(options.backward_chunks);
-        let deepest = self.windows.iter().map(|running| running.window.depth()).max().unwrap_or(0);
-        let streams = self.windows.iter().map(|running| (running.at, running.window.depth()));
-        let readers = self.jumps.places(Instant::now(), RECENT).map(|at| (at, deepest));
-        let window = |(at, depth): (u64, u32)| {
-            let current = at / chunk;
-            current.saturating_sub(backward) * chunk..(current + 1 + u64::from(depth)) * chunk
+        let deepest = self.windows.iter().map(|running| running.window.kept()).max().unwrap_or(0);
+        let streams = self.windows.iter().map(|running| (running.at, running.front, running.window.kept()));
+        let readers = self.jumps.places(Instant::now(), RECENT).map(|at| (at, at, deepest));
+        let window = |(at, front, depth): (u64, u64, u32)| {
+            (at / chunk).saturating_sub(backward) * chunk..(front / chunk + 1 + u64::from(depth)) * chunk
         };
         let kept: Vec<Range<u64>> = streams.chain(readers).map(window).collect();
         let wanted = |range: &Range<u64>| kept.iter().any(|keep| keep.start < range.end && range.start < keep.end);

@@ -22,8 +22,9 @@ const AUTO_START: u32 = 32;
 /// Where `auto` ends, whatever the memory: 8 GiB/s at 100 ms with 4 MiB chunks is 200.
 const AUTO_END: u32 = 256;
 
-/// A larger window stays when throughput grew by this factor.
-const WORTH_IT: f64 = 1.05;
+/// A larger window stays when throughput grew by this factor: where latency is the limit twice as many GETs bring
+/// nearly twice as much, and a busy machine is noisy.
+const WORTH_IT: f64 = 1.25;
 
 /// Turns to wait before another attempt after one that brought nothing.
 const REST_TURNS: u32 = 16;
@@ -33,6 +34,8 @@ const REST_TURNS: u32 = 16;
 pub(super) struct Window {
     depth: u32,
     bound: u32,
+    /// What was fetched for a wider window is kept until it was read.
+    kept: u32,
     auto: Option<Auto>,
     unspent: u64,
 }
@@ -56,12 +59,19 @@ impl Window {
                 (AUTO_START, Some(auto))
             }
         };
-        Self { depth: FIRST_DEPTH.min(bound), bound, auto, unspent: 0 }
+        let depth = FIRST_DEPTH.min(bound);
+        Self { depth, bound, kept: depth, auto, unspent: 0 }
     }
 
     /// Chunks to have in memory or in flight after the current one.
     pub fn depth(&self) -> u32 {
         self.depth
+    }
+
+    /// Chunks after the current one that are not let go: after a window was narrowed these are more than
+    /// [`depth`](Self::depth) for a while.
+    pub fn kept(&self) -> u32 {
+        self.kept.max(self.depth)
     }
 
     /// The stream read `moved` new bytes.
@@ -76,6 +86,7 @@ impl Window {
             auto.turn_bytes += moved;
             // A turn lets every chunk of the window go by once, so that what was in flight is what is measured.
             if full && auto.turn_bytes >= u64::from(self.bound) * chunk_bytes {
+                self.kept = self.depth;
                 self.bound = auto.on_turn(now, self.bound);
                 self.depth = self.depth.min(self.bound);
             }
@@ -185,6 +196,30 @@ mod tests {
         let mut window = Window::new(PrefetchChunks::Auto, now);
         run(&mut window, now, 6, |bound| f64::from(bound.min(64)) * 50e6);
         assert_eq!(window.depth(), 64);
+    }
+
+    #[test]
+    fn what_a_wider_window_brought_is_kept_until_it_was_read() {
+        let now = Instant::now();
+        let mut window = Window::new(PrefetchChunks::Auto, now);
+        let mut narrowed = 0;
+        let mut at = now;
+        for _ in 0..600 {
+            let before = window.depth();
+            at = run_one(&mut window, at);
+            if window.depth() < before {
+                narrowed += 1;
+                assert_eq!(window.kept(), before);
+            }
+        }
+        assert!(narrowed > 0);
+    }
+
+    fn run_one(window: &mut Window, now: Instant) -> Instant {
+        let now = now + Duration::from_millis(10);
+        window.on_wait();
+        window.on_read(now, CHUNK, CHUNK);
+        now
     }
 
     #[test]

@@ -9,7 +9,8 @@ use super::endpoint::Endpoint;
 use super::{Dialect, Error, ErrorKind, Key, ListRequest, ObjectStore, Op, Options, Policy, Result, Retrying, oss, s3};
 use crate::metrics::Metrics;
 
-/// A mount that cannot work must say so within five seconds, looking for credentials included.
+/// A mount that cannot work must say so within five seconds, looking for credentials included. Options may ask for less,
+/// not for more.
 const PROBE: Policy = Policy { retries: 3, request_timeout: Duration::from_secs(4), attempt_timeout: Duration::from_secs(3) };
 
 /// The store that `options` name. Nothing is asked of it yet: see [`probe`].
@@ -36,7 +37,9 @@ pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retryi
 /// What the endpoint answers, after a few attempts and at most four seconds.
 pub async fn probe(store: &Retrying, prefix: &Key) -> Result<()> {
     let request = ListRequest { prefix: prefix.clone(), delimited: false, token: None, max_keys: 1 };
-    store.under(PROBE).list(&request).await.map(drop)
+    let Policy { retries, request_timeout, .. } = store.policy();
+    let policy = Policy { retries: PROBE.retries.min(retries), request_timeout: PROBE.request_timeout.min(request_timeout), ..PROBE };
+    store.under(policy).list(&request).await.map(drop)
 }
 
 /// Which bucket and where, for messages: `s3://bucket (endpoint http://127.0.0.1:9000)`.

@@ -56,6 +56,11 @@ impl Retrying {
         Self { inner, policy, metrics }
     }
 
+    /// How long and how often requests are tried.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
     /// The same store under another policy.
     #[must_use]
     pub fn under(&self, policy: Policy) -> Self {

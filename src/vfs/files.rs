@@ -104,7 +104,12 @@ impl Files {
     /// # Errors
     /// ENOENT when the object is gone, EISDIR for a directory, else what the store said.
     pub async fn open(&self, ino: Inode) -> Result<Opened> {
+        let believed = self.believed_size(ino);
         let meta = self.names.fresh_object(ino).await?;
+        if believed.is_some_and(|size| size != meta.size) {
+            // The kernel still goes by the size in the listing.
+            self.on_change(ino);
+        }
         Ok(self.opened(ino, &meta))
     }
 
@@ -184,6 +189,11 @@ impl Files {
         (superseded, before)
     }
 
+    fn believed_size(&self, ino: Inode) -> Option<u64> {
+        let (attr, _) = self.names.try_getattr(ino)?.ok()?;
+        Some(attr.size)
+    }
+
     fn on_change(&self, ino: Inode) {
         self.changed.lock().insert(ino);
         self.change.notify_one();
@@ -244,4 +254,100 @@ fn replaced(object: &ObjectHandle) -> store::Error {
 
 fn is_other_version(error: &store::Error) -> bool {
     matches!(error.kind, ErrorKind::Replaced | ErrorKind::NotFound | ErrorKind::RangeNotSatisfiable)
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+
+    use super::*;
+    use crate::budget::{self, Budget};
+    use crate::store::memory::Memory;
+    use crate::store::{Key, ListPage, ListRequest, ObjectStore, Op, RangeRequest, RangeSink};
+    use crate::vfs::Options;
+    use crate::{metrics::Metrics, reader, units::ByteSize};
+
+    /// A store that lists no etags.
+    #[derive(Debug)]
+    struct Untagged(Memory);
+
+    #[async_trait]
+    impl ObjectStore for Untagged {
+        async fn head(&self, key: &Key) -> store::Result<ObjectMeta> {
+            self.0.head(key).await
+        }
+
+        async fn list(&self, request: &ListRequest) -> store::Result<ListPage> {
+            let mut page = self.0.list(request).await?;
+            page.objects.iter_mut().for_each(|object| object.etag = ETag::from(""));
+            Ok(page)
+        }
+
+        async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> store::Result<()> {
+            self.0.get_range(request, sink).await
+        }
+    }
+
+    fn mounted(store: impl ObjectStore) -> (Arc<Names>, Arc<Files>) {
+        let store: Arc<dyn ObjectStore> = Arc::new(store);
+        let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::mib(64)) });
+        let deadline = std::time::Duration::from_secs(60);
+        let reader = Reader::new(Arc::clone(&store), budget, Arc::new(Metrics::default()), reader::Options::default(), deadline);
+        let names = Names::new(store, Options::default());
+        (Arc::clone(&names), Files::new(names, reader))
+    }
+
+    /// Lists the root as readdirplus does; the inode of its only file.
+    async fn listed(names: &Arc<Names>) -> Inode {
+        let directory = names.open_dir(Inode::ROOT).unwrap();
+        let mut found = None;
+        directory.read_plus(0).await.unwrap().fill_plus(|item, entry| {
+            found = (item.name == b"a").then_some(entry.attr.ino);
+            false
+        });
+        found.unwrap()
+    }
+
+    async fn content(files: &Files, opened: Opened) -> Vec<u8> {
+        let file = files.get(opened.handle).unwrap();
+        let read = file.begin(1, 0, 4096);
+        let data = files.finish(&file, read).await.unwrap();
+        data.slices().collect::<Vec<_>>().concat()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_listed_with_its_etag_opens_without_a_request() {
+        let store = Memory::default();
+        store.put("a", "one");
+        let (names, files) = mounted(store.clone());
+        let opened = files.try_open(listed(&names).await).unwrap().unwrap();
+        assert_eq!((content(&files, opened).await, store.count(Op::Head)), (b"one".to_vec(), 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_listed_without_etag_is_asked_for_once_when_it_is_opened() {
+        let store = Memory::default();
+        store.put("a", "one");
+        let (names, files) = mounted(Untagged(store.clone()));
+        let ino = listed(&names).await;
+        assert!(files.try_open(ino).is_none());
+        let opened = files.open(ino).await.unwrap();
+        assert_eq!((content(&files, opened).await, store.count(Op::Head)), (b"one".to_vec(), 1));
+        assert!(files.try_open(ino).is_some(), "the version is known by now");
+        let listings = store.count(Op::List);
+        assert!(names.try_getattr(ino).is_some());
+        assert_eq!((store.count(Op::Head), store.count(Op::List)), (1, listings));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_kernel_is_told_when_the_open_finds_another_size_than_the_listing() {
+        let store = Memory::default();
+        store.put("a", "one");
+        let (names, files) = mounted(Untagged(store.clone()));
+        let ino = listed(&names).await;
+        store.put("a", "longer");
+        let opened = files.open(ino).await.unwrap();
+        assert_eq!(content(&files, opened).await, b"longer");
+        assert_eq!(files.next_changed().await, [ino]);
+    }
 }

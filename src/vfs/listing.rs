@@ -23,6 +23,13 @@ pub struct FileFacts {
     pub modified: SystemTime,
 }
 
+impl FileFacts {
+    /// Whether it is known which version this is. Some stores list no etags; then only a HEAD tells.
+    pub fn names_version(&self) -> bool {
+        !self.etag.as_str().is_empty()
+    }
+}
+
 impl From<&ObjectMeta> for FileFacts {
     fn from(meta: &ObjectMeta) -> Self {
         Self { size: meta.size, etag: meta.etag.clone(), modified: meta.modified }

@@ -118,11 +118,12 @@ impl Names {
         Some(self.attributes(ino, node.kind(), &fact))
     }
 
-    /// The object behind `ino` as it is believed to be, and how long ago that was learnt.
+    /// The object behind `ino` as it is believed to be, and how long ago that was learnt. None also when it was only
+    /// seen in the listing of a store that lists no etags: what cannot be named as a version cannot be opened.
     pub fn file(&self, ino: Inode) -> Option<(ObjectMeta, Duration)> {
         let node = self.node(ino).ok().filter(|node| node.kind() == Kind::File)?;
         match self.known_object(node.key.as_bytes())? {
-            Fact { what: What::File(facts), learnt, .. } => Some((object_meta(node.key, facts), learnt.elapsed())),
+            Fact { what: What::File(facts), learnt, .. } if facts.names_version() => Some((object_meta(node.key, facts), learnt.elapsed())),
             _ => None,
         }
     }

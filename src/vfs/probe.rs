@@ -56,14 +56,14 @@ impl Probe {
         answer.await
     }
 
-    /// What the object at `path` is, from the cache while that is believed. `named_until`: how long a listing lets
+    /// What the object at `path` is, from the cache while that is believed and names a version. `named_until`: how long a listing lets
     /// the caller believe that no directory hides it.
     pub async fn object(&self, path: &Key, named_until: Option<Instant>) -> Result<Fact> {
         let answer = self.objects.join(path, || {
             let (store, cache, path) = (self.store.clone(), self.cache.clone(), path.clone());
             async move {
                 match cache.object(path.as_bytes()) {
-                    Some(fact) if matches!(fact.what, What::File(_)) => Ok(fact),
+                    Some(fact) if matches!(&fact.what, What::File(facts) if facts.names_version()) => Ok(fact),
                     _ => head(&*store, &cache, &path, named_until).await,
                 }
             }

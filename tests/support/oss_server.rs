@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
@@ -63,6 +64,7 @@ pub struct OssServer {
 struct State {
     setup: Mutex<Setup>,
     counts: Mutex<Counts>,
+    connections: AtomicUsize,
 }
 
 impl Drop for OssServer {
@@ -75,19 +77,23 @@ impl OssServer {
     pub async fn start(setup: Setup) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State { setup: Mutex::new(setup), counts: Mutex::default() });
+        let state = Arc::new(State { setup: Mutex::new(setup), counts: Mutex::default(), connections: AtomicUsize::new(0) });
         let shared = state.clone();
         let task = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
-                let state = shared.clone();
+                let (state, counted) = (shared.clone(), shared.clone());
                 let service = service_fn(move |request| {
                     let response = state.answer(&request);
                     async move { Ok::<_, Infallible>(response) }
                 });
-                // An error here is a client that hung up.
-                connections.spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+                counted.connections.fetch_add(1, Relaxed);
+                connections.spawn(async move {
+                    let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                    let _ = connection.await; // an error is a client that hung up
+                    counted.connections.fetch_sub(1, Relaxed);
+                });
             }
         });
         Self { address, state, task }
@@ -95,6 +101,11 @@ impl OssServer {
 
     pub fn counts(&self) -> Counts {
         self.state.counts.lock().unwrap().clone()
+    }
+
+    /// How many connections are open now.
+    pub fn connections(&self) -> usize {
+        self.state.connections.load(Relaxed)
     }
 
     /// Changes what the server holds from now on.
@@ -218,7 +229,10 @@ fn serve(setup: &Setup, received: &Received, request: &Request<Incoming>, counts
         (&Method::HEAD, false) => {
             counts.head += 1;
             let data = find(setup, &key)?;
-            Ok(respond(200, object_headers(data), data.to_vec()))
+            // hyper says no length of an empty body that it does not send; OSS does.
+            let mut headers = object_headers(data);
+            headers.push((header::CONTENT_LENGTH, data.len().to_string()));
+            Ok(respond(200, headers, data.to_vec()))
         }
         _ => Err((405, "MethodNotAllowed", "The specified method is not allowed against this resource.".into())),
     }

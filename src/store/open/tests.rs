@@ -52,6 +52,22 @@ async fn a_probe_of_a_closed_port_names_the_cause() {
     assert_eq!((metrics.list_requests.get(), metrics.retries.get()), (4, 3));
 }
 
+#[tokio::test]
+async fn a_probe_tries_no_more_often_and_no_longer_than_the_options_say() {
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+    for (retries, attempts) in [(0, 1), (1, 2), (3, 4), (10, 4)] {
+        let metrics = Arc::new(Metrics::default());
+        let store = open(&Options { endpoint: Some(closed.clone()), retries, ..options() }, metrics.clone()).await.unwrap();
+        assert_eq!(probe(&store, &Key::root()).await.unwrap_err().kind, ErrorKind::Connect);
+        assert_eq!(metrics.list_requests.get(), attempts, "{retries} retries");
+    }
+    let hasty = Options { endpoint: Some(closed), request_timeout: Duration::ZERO, ..options() };
+    let metrics = Arc::new(Metrics::default());
+    let store = open(&hasty, metrics.clone()).await.unwrap();
+    probe(&store, &Key::root()).await.unwrap_err();
+    assert_eq!(metrics.list_requests.get(), 1, "no time is left for a second attempt");
+}
+
 #[test]
 fn a_location_is_described_for_people() {
     assert_eq!(Location::describe(&options()).to_string(), "s3://data (endpoint http://127.0.0.1:1)");

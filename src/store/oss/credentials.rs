@@ -15,7 +15,7 @@ use reqsign_file_read_tokio::TokioFileRead;
 use reqsign_http_send_reqwest::ReqwestHttpSend;
 
 use super::process::Process;
-use crate::store::{CredentialOptions, passwd};
+use crate::store::{CredentialOptions, StaticKeys, passwd};
 
 /// Files are read and processes run again this often, so that changed keys arrive without a new mount.
 const RELOAD: Duration = Duration::from_secs(300);
@@ -77,6 +77,9 @@ impl Sources {
         let ecs = EcsRamRoleCredentialProvider::new();
 
         let mut sources = Vec::new();
+        if let Some(keys) = &options.keys {
+            sources.push(source("the keys of the configuration".into(), &far, Arc::new(Given(keys.clone()))));
+        }
         if let Some(path) = &options.passwd_file {
             sources.push(passwd(path.clone()));
         }
@@ -165,6 +168,19 @@ impl ProvideCredential for Sources {
             }
             (Err(looked_at), None) => Err(Error::credential_invalid(self.nothing(&looked_at))),
         }
+    }
+}
+
+/// Keys that the options hold.
+#[derive(Debug)]
+struct Given(StaticKeys);
+
+impl ProvideCredential for Given {
+    type Credential = Credential;
+
+    async fn provide_credential(&self, _: &Context) -> reqsign_core::Result<Option<Credential>> {
+        let StaticKeys { id, secret, token } = self.0.clone();
+        Ok(Some(Credential { access_key_id: id, access_key_secret: secret, security_token: token, expires_in: None }))
     }
 }
 

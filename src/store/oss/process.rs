@@ -11,8 +11,8 @@ use serde::Deserialize;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// A process that fetches from a vault needs a second or two; one that asks a person must not hang the mount.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// A process that fetches from a vault needs a second or two; a mount that gets no credentials must fail within five.
+const DEADLINE: Duration = Duration::from_secs(4);
 
 /// The command, run by `sh -c`.
 #[derive(Debug)]
@@ -84,6 +84,14 @@ mod tests {
         assert_eq!(found.expires_in.map(Timestamp::as_second), Some(1_893_456_000));
         let plain = run(r#"echo '{"AccessKeyId":"A","AccessKeySecret":"s"}'"#).await.unwrap();
         assert!(plain.security_token.is_none() && plain.expires_in.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_does_not_end_is_given_up_before_a_mount_must_have_failed() {
+        let start = tokio::time::Instant::now();
+        let error = run("exec sleep 60").await.unwrap_err();
+        assert!(error.contains("did not end within 4s"), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     }
 
     #[tokio::test]

@@ -131,6 +131,8 @@ async fn a_wrong_answer_never_reaches_the_sink() {
         (partial(11, 20, ETAG, body), ErrorKind::Corrupt),
         (partial(10, 18, ETAG, "abcdefghi"), ErrorKind::Corrupt),
         (partial(10, 19, "\"v2\"", body), ErrorKind::Replaced),
+        // Another version, too short for the range, of a store that ignores If-Match.
+        (partial(10, 18, "\"v2\"", "abcdefghi"), ErrorKind::Replaced),
         (no_etag, ErrorKind::Corrupt),
         (no_range, ErrorKind::Corrupt),
         (short_total, ErrorKind::Corrupt),

@@ -51,6 +51,16 @@ async fn an_option_is_asked_instead_of_the_usual_places() {
 }
 
 #[tokio::test]
+async fn keys_of_the_configuration_go_before_everything_else() {
+    let vars = [("OSS_ACCESS_KEY_ID", "ENV"), ("OSS_ACCESS_KEY_SECRET", "s")];
+    let keys = StaticKeys { id: "GIVEN".into(), secret: "gs".into(), token: Some("gt".into()) };
+    let options = CredentialOptions { keys: Some(keys), passwd_file: Some("/nonexistent/passwd".into()), ..CredentialOptions::default() };
+    let found = provide(&options, env(None, &vars)).await.unwrap();
+    assert_eq!((found.access_key_id.as_str(), found.access_key_secret.as_str()), ("GIVEN", "gs"));
+    assert_eq!(found.security_token.as_deref(), Some("gt"));
+}
+
+#[tokio::test]
 async fn nothing_found_names_all_that_was_looked_at_and_what_to_set() {
     let error = provide(&CredentialOptions::default(), env(None, &[])).await.unwrap_err();
     assert_eq!(error.kind(), reqsign_core::ErrorKind::CredentialInvalid);
