@@ -12,8 +12,9 @@ use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::place::{Place, program, run, soon, wait};
-use super::support::mounts::{Daemon, trial, trial_with};
+use super::support::mounts::{Daemon, trial};
 use super::support::{BUCKET, Effect, Fault, Kind, S3Server};
+use super::users;
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -22,7 +23,7 @@ pub fn trials() -> Vec<Trial> {
         trial("sigterm_under_load_unmounts_and_ends_in_order", under_load),
         trial("sigterm_while_the_mount_begins_leaves_nothing", at_once),
         trial("what_a_killed_daemon_leaves_is_named_and_cleared", killed),
-        trial_with(&["fusermount3"], "with_auto_unmount_a_killed_daemon_leaves_nothing", killed_with_auto_unmount),
+        users::trial("with_auto_unmount_a_killed_daemon_leaves_nothing", &["fusermount3", "unshare"], killed_with_auto_unmount),
         trial("umount_says_who_keeps_a_mount_busy_and_can_detach_it", busy),
     ]
 }

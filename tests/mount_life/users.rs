@@ -34,7 +34,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A test that becomes nobody.
+/// A test that only root can prepare.
 pub fn trial(name: &str, programs: &'static [&'static str], test: fn()) -> Trial {
     Trial::ignorable_test(name, move || {
         Ok(match why_not().or_else(|| why_not_another_user(programs)) {
@@ -49,7 +49,7 @@ pub fn trial(name: &str, programs: &'static [&'static str], test: fn()) -> Trial
 
 fn why_not_another_user(programs: &[&str]) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
-        return Some("only root can become another user".into());
+        return Some("only root can become another user or let one in".into());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let lacks = |program: &&&str| !std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
