@@ -44,8 +44,8 @@ fn everywhere() {
         assert!(soon(|| place.pids().is_empty()));
 
         let log = fs::read_to_string(log).expect("the daemon wrote a log");
-        // We ourselves say little below info, and nothing as a user.
-        assert!(level == levels[0] || log.contains("DEBUG") || log.contains("TRACE"), "the level was not taken: {log}");
+        // Root's mount tells of its read-ahead at debug; a user's says nothing below info.
+        assert!(!rustix::process::geteuid().is_root() || log.contains("DEBUG"), "the level was not taken: {log}");
         let line = String::from_utf8_lossy(&line);
         for (name, text) in [("log", log.as_str()), ("command line", &line), ("stdout", &said.out), ("stderr", &said.err)] {
             for secret in [SECRET_KEY, SESSION_TOKEN, "X-Amz-Signature", "Signature=", "AWS4-HMAC"].into_iter().chain(REQUESTS) {
