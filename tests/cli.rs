@@ -225,6 +225,7 @@ fn secrets_are_refused_on_the_command_line_and_in_open_files_and_shown_nowhere()
 #[test]
 fn values_that_do_not_go_together_are_refused() {
     mount_with(&["--allow-other", "--allow-root"]).refuses(&["exclude each other"]);
+    mount_with(&["--auto-unmount"]).refuses(&["auto-unmount", "allow-root"]);
     mount_with(&["--chunk-size=32", "--memory-limit=32MiB"]).refuses(&["memory-limit=32MiB", "chunk-size"]);
     mount_with(&["--signature=v1"]).refuses(&["oss://"]);
     windlass(&["mount", "oss://data", "/mnt/x", "--print-config"]).refuses(&["--endpoint", "--region"]);

@@ -24,7 +24,7 @@ pub fn check(settings: &Settings) -> Result<(), Failure> {
         MountTarget::Directory(path) => {
             check_directory(path, settings.fuse.nonempty)?;
             check_device()?;
-            check_privilege(settings.fuse.allow_other || settings.fuse.allow_root)
+            check_privilege(settings.fuse.allow_other || settings.fuse.allow_root, settings.fuse.auto_unmount)
         }
     }
 }
@@ -105,11 +105,15 @@ fn check_device() -> Result<(), Failure> {
 }
 
 /// Without root the mount is made by the setuid program of the distribution.
-fn check_privilege(for_others: bool) -> Result<(), Failure> {
+fn check_privilege(for_others: bool, auto_unmount: bool) -> Result<(), Failure> {
+    let missing = super::umount::fusermount().is_none();
     if rustix::process::geteuid().is_root() {
+        if missing && auto_unmount {
+            return Err(Failure::usage("fusermount3 is missing, and auto-unmount is done by it: install the package fuse3"));
+        }
         return check_capability(capability_is_out_of_reach());
     }
-    if super::umount::fusermount().is_none() {
+    if missing {
         return Err(Failure::usage("fusermount3 is missing, and only root can mount without it: install the package fuse3"));
     }
     let permitted = |text: String| text.lines().any(|line| line.trim() == "user_allow_other");

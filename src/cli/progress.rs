@@ -1,10 +1,11 @@
 //! How far something has come, on stderr: a bar on a terminal, otherwise a line when it begins and one when it is done.
 //! Says nothing of results. Invariant: whatever ends early leaves no half bar behind.
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// Draws a second; more would be work for nobody.
 const DRAWS: u8 = 10;
@@ -67,9 +68,12 @@ fn amount(total: u64, unit: Unit) -> String {
 fn style(unit: Unit) -> ProgressStyle {
     let template = match unit {
         Unit::Bytes => "{msg:<22} [{bar:30}] {bytes:>11} of {total_bytes}, {bytes_per_sec}",
-        Unit::Files => "{msg:<22} [{bar:30}] {pos:>11} of {len} files, {per_sec}",
+        Unit::Files => "{msg:<22} [{bar:30}] {pos:>11} of {len} files, {files_per_sec}",
     };
-    ProgressStyle::with_template(template).expect("the template is a constant that the tests parse").progress_chars("=> ")
+    let style = ProgressStyle::with_template(template).expect("the template is a constant that the tests parse");
+    // indicatif's own shows four decimals.
+    let rate = |state: &ProgressState, out: &mut dyn Write| drop(write!(out, "{:.0}/s", state.per_sec()));
+    style.with_key("files_per_sec", rate).progress_chars("=> ")
 }
 
 #[cfg(test)]

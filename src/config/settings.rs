@@ -92,6 +92,10 @@ impl Settings {
         if self.fuse.allow_other && self.fuse.allow_root {
             return conflict("allow-other and allow-root exclude each other: allow-other includes root".into());
         }
+        // fusermount3 runs as root and has to look at the mount before it takes it away.
+        if self.fuse.auto_unmount && !(self.fuse.allow_other || self.fuse.allow_root) {
+            return conflict("auto-unmount is done by root, who must be let in: add allow-root or allow-other".into());
+        }
         // The least a reader can work with: the chunk in demand and the one that follows.
         if let Some(limit) = self.budget.memory_limit.filter(|limit| limit.as_u64() < 2 * self.reader.chunk_size.as_u64()) {
             let chunk = self.reader.chunk_size;

@@ -42,8 +42,12 @@ use gate::Gate;
 use object::{Object, Spare};
 use streams::StreamId;
 
-/// GETs in flight when nobody chose: twice what ossfs 1 uses, enough for 10 GB/s at 90 MB/s a connection.
+/// Most GETs in flight when nobody chose: twice what ossfs 1 uses, enough for 10 GB/s at 90 MB/s a connection.
 const AUTO_CONCURRENCY: usize = 128;
+
+/// Memory of the budget for each of them. A connection holds up to 1 MiB in HTTP buffers that the budget does not
+/// see; so they stay within an eighth of it.
+const BUDGET_PER_GET: usize = 8 << 20;
 
 /// A stream that was read within this time has a share of the memory.
 const ACTIVE: Duration = Duration::from_secs(2);
@@ -106,7 +110,7 @@ impl Reader {
     /// A reader of `store`. Its fetches run on the runtime that this is called in; a read that got no bytes within
     /// `deadline` fails.
     pub fn new(store: Arc<dyn ObjectStore>, budget: Arc<Budget>, metrics: Arc<Metrics>, options: Options, deadline: Duration) -> Self {
-        let gate = Gate::new(options.prefetch_concurrency.unwrap_or(AUTO_CONCURRENCY));
+        let gate = Gate::new(options.prefetch_concurrency.unwrap_or_else(|| (budget.limit() / BUDGET_PER_GET).clamp(8, AUTO_CONCURRENCY)));
         Self(Arc::new(Shared {
             store,
             budget,

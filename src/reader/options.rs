@@ -44,7 +44,7 @@ pub struct Options {
     pub prefetch_chunks: PrefetchChunks,
     /// How many chunks behind the reader are kept.
     pub backward_chunks: u32,
-    /// GETs in flight in the process; none: chosen from the machine.
+    /// GETs in flight in the process; none: as many as the memory limit carries, at most 128.
     pub prefetch_concurrency: Option<usize>,
 }
 

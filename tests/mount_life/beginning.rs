@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 
-use super::place::{Place, program, run, soon};
+use super::place::{Place, run, soon};
 use super::support::mounts::trial;
 use super::support::{BUCKET, REGION, S3Server};
 
@@ -107,7 +107,4 @@ fn bad_options() {
         }
     }
     assert_eq!(server.requests().len(), 0, "bad options are told before the store is asked");
-    let mut help = program();
-    help.args(["mount", "--help"]);
-    run(help).succeeds();
 }

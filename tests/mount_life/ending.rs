@@ -4,16 +4,17 @@ use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
-use super::place::{Place, run, soon};
+use super::place::{Place, program, run, soon, wait};
 use super::support::mounts::{Daemon, trial};
 use super::support::{BUCKET, Effect, Fault, Kind, S3Server};
+use super::users;
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -22,6 +23,7 @@ pub fn trials() -> Vec<Trial> {
         trial("sigterm_under_load_unmounts_and_ends_in_order", under_load),
         trial("sigterm_while_the_mount_begins_leaves_nothing", at_once),
         trial("what_a_killed_daemon_leaves_is_named_and_cleared", killed),
+        users::trial("with_auto_unmount_a_killed_daemon_leaves_nothing", &["fusermount3", "unshare"], killed_with_auto_unmount),
         trial("umount_says_who_keeps_a_mount_busy_and_can_detach_it", busy),
     ]
 }
@@ -43,7 +45,7 @@ fn from_outside() {
     let server = S3Server::start();
     server.put("file", "content");
     let mut mount = Daemon::new(&server).start();
-    let mut umount = super::place::program();
+    let mut umount = program();
     umount.arg("umount").arg(mount.path());
     run(umount).succeeds();
     assert_eq!(mount.wait().code(), Some(0), "{}", mount.log());
@@ -69,43 +71,49 @@ fn under_load() {
         server.put_synthetic(&format!("file{i}"), 4 << 30);
     }
     server.fault(Fault::new(Effect::Bandwidth(1 << 20)).kind(Kind::Get));
-    let mut mount = Daemon::new(&server).start();
+    let place = Place::new();
+    let mut daemon = foreground(&place, &server);
+    assert!(soon(|| place.beside("ready").exists()) && place.is_mounted(), "it mounts");
     let flags = [0, libc::O_DIRECT, 0, libc::O_DIRECT];
-    let readers: Vec<_> = flags.into_iter().enumerate().map(|(i, flags)| reader(mount.join(format!("file{i}")), flags)).collect();
+    let readers: Vec<_> = flags.into_iter().enumerate().map(|(i, flags)| reader(place.at.join(format!("file{i}")), flags)).collect();
     let all_are_read =
         |requests: &[super::support::Request]| (0..4).all(|i| requests.iter().any(|r| r.key == format!("file{i}") && r.bytes_sent > 0));
     assert!(server.wait_for(all_are_read), "the readers begin");
 
     let told = Instant::now();
-    mount.signal(Signal::TERM);
-    assert_eq!(mount.wait().code(), Some(0), "{}", mount.log());
+    kill_process(Pid::from_child(&daemon), Signal::TERM).expect("it is our child");
+    assert_eq!(wait(&mut daemon), Some(0));
     eprintln!("SIGTERM with four readers: ended after {:?}", told.elapsed());
-    assert!(!mount.is_mounted());
+    assert!(!place.is_mounted());
     for reader in readers {
         assert!(reader.join().expect("a reader gets an error, not a signal") < 4 << 30);
     }
 }
 
-/// The signal finds the process at every stage: it may end by the signal before there is a mount, in order afterwards.
+/// The signal finds the process before the store was asked, while it is asked, and as soon as there is a mount.
 fn at_once() {
     let server = S3Server::start();
-    for answers in 0..6 {
-        let place = Place::new();
-        let mut command = place.mount(&server);
-        let mut child = command.arg("--foreground").stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the program starts");
-        let stage = |n: usize| match n {
-            0 => true,
-            1 | 2 => server.requests().len() >= n,
-            _ => place.is_mounted(),
-        };
-        assert!(soon(|| stage(answers)) || answers == 2);
-        kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).expect("it is our child");
-        let code = super::place::wait(&mut child);
-        assert!(!place.is_mounted(), "left mounted at stage {answers}");
-        assert!(code.is_none() || code == Some(0), "stage {answers}: {code:?}");
-        assert!(answers < 3 || code == Some(0), "there was a mount, and it did not end in order");
+    server.fault(Fault::new(Effect::Delay(Duration::from_millis(100))).kind(Kind::List).first(1));
+    let stages: [(&str, fn(&S3Server, &Place) -> bool); 3] =
+        [("started", |_, _| true), ("asking", |server, _| server.count(Kind::List) > 0), ("mounted", |_, place| place.is_mounted())];
+    for (stage, reached) in [stages[1], stages[0], stages[2], stages[2], stages[2]] {
         server.reset_log();
+        let place = Place::new();
+        let mut child = foreground(&place, &server);
+        assert!(soon(|| reached(&server, &place)), "{stage}");
+        kill_process(Pid::from_child(&child), Signal::TERM).expect("it is our child");
+        let code = wait(&mut child);
+        assert!(!place.is_mounted(), "{stage}: left mounted");
+        // Without a mount there is nothing to end in order, and the signal does what it does to any program.
+        assert!(code == Some(0) || code.is_none() && stage != "mounted", "{stage}: {code:?}");
     }
+}
+
+/// A mount in the foreground that begins; its [`Place`] ends it in any case.
+fn foreground(place: &Place, server: &S3Server) -> Child {
+    let mut command = place.mount(server);
+    command.arg("--foreground").arg("--log-file").arg(place.beside("log")).arg("--ready-file").arg(place.beside("ready"));
+    command.stdout(Stdio::null()).spawn().expect("the program starts")
 }
 
 fn killed() {
@@ -130,6 +138,21 @@ fn killed() {
     place.umount().succeeds();
 }
 
+fn killed_with_auto_unmount() {
+    let (server, place) = (S3Server::start(), Place::new());
+    server.put("file", "content");
+    let mut command = place.mount(&server);
+    command.args(["--auto-unmount", "--allow-root"]);
+    run(command).succeeds();
+    assert_eq!(place.read("file"), b"content");
+    let of_program = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("windlass"));
+    // fusermount3 stays beside the daemon and names the place as well.
+    let daemon = place.pids().into_iter().find(of_program).and_then(Pid::from_raw);
+    kill_process(daemon.expect("it runs"), Signal::KILL).expect("it is ours");
+    assert!(soon(|| !place.is_mounted()), "fusermount3 unmounts");
+    assert!(soon(|| place.pids().is_empty()));
+}
+
 fn busy() {
     let (server, place) = (S3Server::start(), Place::new());
     server.put("file", "content");
@@ -141,7 +164,7 @@ fn busy() {
     assert!(said.err.contains("still in use") && said.err.contains("--lazy"), "{}", said.err);
     assert_eq!(place.read("file"), b"content", "it goes on");
 
-    let mut lazy = super::place::program();
+    let mut lazy = program();
     lazy.args(["umount", "--lazy"]).arg(&place.at);
     run(lazy).succeeds();
     assert!(!place.is_mounted());

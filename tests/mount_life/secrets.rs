@@ -12,6 +12,12 @@ pub fn trials() -> Vec<Trial> {
     vec![trial("no_level_of_the_log_and_no_command_line_shows_a_secret", everywhere)]
 }
 
+/// What says that a whole request was printed, whatever of it the SDK of today blanks out by itself.
+const REQUESTS: [&str; 2] = ["canonical_request", "transmitting request"];
+
+/// Sent along and not looked at by the server.
+const SESSION_TOKEN: &str = "the-session-token";
+
 fn everywhere() {
     let server = S3Server::start();
     server.put("file", vec![7; 3 << 20]);
@@ -24,6 +30,9 @@ fn everywhere() {
         let log = place.beside("log");
         let mut command = place.mount(&server);
         command.args(["--log-level", level, "--log-format", format]).arg("--log-file").arg(&log);
+        if !by_file {
+            command.env("AWS_SESSION_TOKEN", SESSION_TOKEN);
+        }
         if by_file {
             command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY").arg("--passwd-file").arg(server.passwd_file());
         }
@@ -35,10 +44,11 @@ fn everywhere() {
         assert!(soon(|| place.pids().is_empty()));
 
         let log = fs::read_to_string(log).expect("the daemon wrote a log");
-        assert!(log.to_uppercase().contains("DEBUG") || log.to_uppercase().contains("TRACE"), "the level was not taken: {log}");
+        // We ourselves say little below info, and nothing as a user.
+        assert!(level == levels[0] || log.contains("DEBUG") || log.contains("TRACE"), "the level was not taken: {log}");
         let line = String::from_utf8_lossy(&line);
         for (name, text) in [("log", log.as_str()), ("command line", &line), ("stdout", &said.out), ("stderr", &said.err)] {
-            for secret in [SECRET_KEY, "X-Amz-Signature", "Signature=", "AWS4-HMAC"] {
+            for secret in [SECRET_KEY, SESSION_TOKEN, "X-Amz-Signature", "Signature=", "AWS4-HMAC"].into_iter().chain(REQUESTS) {
                 let at = text.lines().find(|line| line.contains(secret));
                 assert!(at.is_none(), "{level} {format}: the {name} holds {secret}: {at:?}");
             }

@@ -34,7 +34,7 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A test that becomes nobody.
+/// A test that only root can prepare.
 pub fn trial(name: &str, programs: &'static [&'static str], test: fn()) -> Trial {
     Trial::ignorable_test(name, move || {
         Ok(match why_not().or_else(|| why_not_another_user(programs)) {
@@ -49,7 +49,7 @@ pub fn trial(name: &str, programs: &'static [&'static str], test: fn()) -> Trial
 
 fn why_not_another_user(programs: &[&str]) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
-        return Some("only root can become another user".into());
+        return Some("only root can become another user or let one in".into());
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let lacks = |program: &&&str| !std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
@@ -79,7 +79,10 @@ fn in_namespace(place: &Place, node: &str, words: &[&str]) -> Command {
 fn with_fusermount() {
     let (server, place) = (S3Server::start(), Place::new());
     server.put("file", "content");
-    std::os::unix::fs::chown(&place.at, Some(65534), Some(65534)).expect("we are root");
+    // The ready file lies beside the mount point.
+    for path in [place.at.as_path(), place.at.parent().expect("it is not the root")] {
+        std::os::unix::fs::chown(path, Some(65534), Some(65534)).expect("we are root");
+    }
     let script = r#"
         set -e
         program=$1 at=$2 source=$3; shift 3
@@ -88,7 +91,14 @@ fn with_fusermount() {
         grep " $at " /proc/self/mountinfo
         cat "$at/file"
         "$program" umount "$at"
-        ! grep " $at " /proc/self/mountinfo
+        if grep " $at " /proc/self/mountinfo; then exit 1; fi
+        "$program" mount "$source" "$at" "$@" --foreground --ready-file "$at.ready" &
+        until test -e "$at.ready"; do sleep 0.05; done
+        grep -q " $at " /proc/self/mountinfo
+        kill "$!"
+        wait "$!"
+        if grep " $at " /proc/self/mountinfo; then exit 1; fi
+        echo ended in order
     "#;
     let (program, endpoint) = (program_for_all(&place), server.endpoint());
     let text = |path: &std::path::Path| path.to_str().expect("it is text").to_owned();
@@ -97,7 +107,7 @@ fn with_fusermount() {
     let mut command = in_namespace(&place, "fuse", &[&DROP[..], &words].concat());
     command.envs(server.client_env()).env("HOME", "/nonexistent");
     let said = run(command).succeeds();
-    for word in ["mounted at", NOBODY, " - fuse.windlass ", "content", "is unmounted"] {
+    for word in ["mounted at", NOBODY, " - fuse.windlass ", "content", "is unmounted", "ended in order"] {
         assert!(said.out.contains(word), "{word:?} is missing in {}{}", said.out, said.err);
     }
     assert!(soon(|| place.pids().is_empty()), "the daemon ends with its mount");

@@ -5,9 +5,14 @@ mod bytes;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod faults;
+mod names;
+mod random;
+mod readers;
 mod sequential;
+mod versions;
 
 fn main() -> std::process::ExitCode {
-    let trials = [sequential::trials()];
+    let trials = [sequential::trials(), random::trials(), readers::trials(), faults::trials(), versions::trials(), names::trials()];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

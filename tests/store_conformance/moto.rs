@@ -3,7 +3,7 @@
 
 use std::env;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,9 @@ const START: Duration = Duration::from_secs(60);
 
 pub struct Moto {
     program: Option<PathBuf>,
-    running: Mutex<Option<Running>>,
+    named: bool,
+    /// None before the first trial asks.
+    started: Mutex<Option<Result<Running, String>>>,
 }
 
 struct Running {
@@ -26,26 +28,29 @@ struct Running {
 }
 
 impl Moto {
-    /// The program that WINDLASS_MOTO names, else `moto_server` on PATH. One that is named and does not exist is an error
-    /// of the trials, not a reason to ignore them.
+    /// The program that WINDLASS_MOTO names, else `moto_server` on PATH.
     pub fn find() -> Self {
+        let named = env::var_os("WINDLASS_MOTO").filter(|name| !name.is_empty()).map(PathBuf::from);
         let on_path = || {
             let path = env::var_os("PATH")?;
             env::split_paths(&path).map(|dir| dir.join("moto_server")).find(|program| program.is_file())
         };
-        let named = env::var_os("WINDLASS_MOTO").filter(|name| !name.is_empty()).map(PathBuf::from);
-        Self { program: named.or_else(on_path), running: Mutex::new(None) }
+        Self { named: named.is_some(), program: named.or_else(on_path), started: Mutex::new(None) }
     }
 
     pub fn is_absent(&self) -> bool {
         self.program.is_none()
     }
 
-    /// Where it answers; starts it when it does not run yet.
-    pub fn endpoint(&self) -> String {
-        let mut running = self.lock();
-        let program = self.program.as_ref().expect("trials without a program are ignored");
-        running.get_or_insert_with(|| Running::start(program)).endpoint.clone()
+    pub fn is_named(&self) -> bool {
+        self.named
+    }
+
+    /// Where it answers, or why it does not; starts it when nobody did yet.
+    pub fn endpoint(&self) -> Result<String, String> {
+        let program = self.program.as_ref().ok_or(ABSENT)?;
+        let mut started = self.lock();
+        started.get_or_insert_with(|| Running::start(program)).as_ref().map(|running| running.endpoint.clone()).map_err(Clone::clone)
     }
 
     /// Ends the process.
@@ -54,19 +59,19 @@ impl Moto {
     }
 
     /// Whoever panicked while it was held left nothing half done.
-    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Result<Running, String>>> {
+        self.started.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Running {
-    fn start(program: &PathBuf) -> Self {
+    fn start(program: &Path) -> Result<Self, String> {
         let mut command = Command::new(program);
         // Port 0: the kernel chooses, and the server says which it was.
         command.args(["-H", "127.0.0.1", "-p", "0"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
+        let mut child = command.spawn().map_err(|error| format!("cannot start {}: {error}", program.display()))?;
         let lines = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-        // From here on dropping it kills the child, also when what follows panics.
+        // From here on dropping it kills the child, also when what follows fails.
         let mut running = Self { child, endpoint: String::new() };
         let (said, heard) = mpsc::channel();
         // It writes a line a request and must not find the pipe full; the thread ends with the process.
@@ -77,8 +82,8 @@ impl Running {
                 }
             }
         });
-        running.endpoint = heard.recv_timeout(START).expect("moto says where it runs");
-        running
+        running.endpoint = heard.recv_timeout(START).map_err(|_| format!("{} does not say where it runs", program.display()))?;
+        Ok(running)
     }
 }
 

@@ -183,7 +183,7 @@ async fn s3s_fs() -> (Server, Options) {
 async fn in_moto(moto: &Moto) -> (Server, Options) {
     static BUCKETS: AtomicUsize = AtomicUsize::new(0);
     let bucket = format!("trial-{}", BUCKETS.fetch_add(1, Relaxed));
-    let endpoint = moto.endpoint();
+    let endpoint = moto.endpoint().expect("it was asked for before the trial");
     let client = client(&endpoint);
     client.create_bucket().bucket(&bucket).send().await.expect("a bucket can be made");
     (Server::Moto(client), s3_options(endpoint, bucket))

@@ -88,7 +88,7 @@ impl Sources {
         }
         if let Some(role) = &options.ram_role {
             let provider = ecs.clone().with_role_name(role);
-            sources.push(source(format!("the RAM role {role} of this instance (metadata service)"), &near, Arc::new(provider)));
+            sources.push(source(format!("the metadata service for the RAM role {role}"), &near, Arc::new(provider)));
         }
         if let Some(profile) = &options.profile {
             let far = far.clone().with_env(ProfileEnv { profile: profile.clone(), inner: env.clone() });
@@ -107,7 +107,7 @@ impl Sources {
             sources.extend(default_files(&env).into_iter().filter(|path| path.exists()).map(passwd));
             let oidc = AssumeRoleWithOidcCredentialProvider::new();
             sources.push(source("the web identity (ALIBABA_CLOUD_OIDC_TOKEN_FILE)".into(), &far, Arc::new(oidc)));
-            sources.push(source("the RAM role of this instance (metadata service)".into(), &near, Arc::new(ecs)));
+            sources.push(source("the metadata service for the RAM role of this instance".into(), &near, Arc::new(ecs)));
         }
         Ok(Self { sources, named, last: Mutex::new(None) })
     }

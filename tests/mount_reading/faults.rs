@@ -1,0 +1,85 @@
+//! A store that misbehaves: the reader sees the right bytes all the same.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+
+use crate::bytes::{BOTH, KIB, MIB, gets, open, read_and_compare};
+use crate::support::mounts::{Daemon, trial};
+use crate::support::{Effect, Fault, Kind, S3Server};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_truncated_body_is_read_on_from_where_it_stopped", || {
+            read_on(Effect::Truncate(1_234_567), |cut, again| again == (cut.start + 1_234_567..cut.end));
+        }),
+        trial("a_stalled_body_is_read_on_from_where_it_stopped", || {
+            read_on(Effect::Stall(1_234_567, None), |cut, again| again == (cut.start + 1_234_567..cut.end));
+        }),
+        trial("a_reset_connection_is_read_on", || {
+            // A reset may overtake bytes that were sent before it.
+            read_on(Effect::Reset(2 * MIB), |cut, again| again.end == cut.end && again.start - cut.start <= 2 * MIB);
+        }),
+        trial("a_wrong_content_range_is_asked_for_again", || read_on(Effect::WrongRange, |cut, again| cut == again)),
+        trial("a_pause_shorter_than_the_stall_timeout_is_waited_for", a_pause_shorter_than_the_stall_timeout_is_waited_for),
+        trial("a_burst_of_503_is_outlived", a_burst_of_503_is_outlived),
+        trial("a_store_that_fails_every_third_time_is_read_right", a_store_that_fails_every_third_time_is_read_right),
+    ]
+}
+
+const SIZE: u64 = 24 * MIB;
+
+/// The GET that comes first is mistreated; `resumes` knows the one that makes it good by the ranges of both.
+#[track_caller]
+fn read_on(effect: Effect, resumes: impl Fn(Range<u64>, Range<u64>) -> bool) {
+    for through in BOTH {
+        let server = S3Server::start();
+        let content = server.put_synthetic("a", SIZE);
+        let mount = Daemon::new(&server).arg("--stall-timeout", "1s").start();
+        server.fault(Fault::new(effect.clone()).kind(Kind::Get).nth(1));
+        server.reset_log();
+        read_and_compare(&open(&mount.join("a"), through), content, 0..SIZE, 256 * KIB);
+        let ranges: Vec<Range<u64>> = gets(&server, "a").into_iter().filter_map(|get| get.range).collect();
+        let (cut, others) = ranges.split_first().expect("it was read");
+        let again = others.iter().filter(|other| other.start < cut.end && cut.start < other.end);
+        assert!(again.clone().count() == 1 && again.clone().all(|again| resumes(cut.clone(), again.clone())), "{ranges:?}");
+        assert_eq!(ranges.len() as u64, SIZE / (4 * MIB) + 1, "nothing else is asked for twice: {ranges:?}");
+    }
+}
+
+fn a_pause_shorter_than_the_stall_timeout_is_waited_for() {
+    let server = S3Server::start();
+    let content = server.put_synthetic("a", SIZE);
+    let mount = Daemon::new(&server).arg("--stall-timeout", "30s").start();
+    server.fault(Fault::new(Effect::Stall(MIB, Some(Duration::from_millis(200)))).kind(Kind::Get));
+    server.reset_log();
+    for through in BOTH {
+        read_and_compare(&open(&mount.join("a"), through), content, 0..SIZE, 256 * KIB);
+    }
+    assert_eq!(gets(&server, "a").len() as u64, 2 * SIZE / (4 * MIB));
+}
+
+fn a_burst_of_503_is_outlived() {
+    let server = S3Server::start();
+    let content = server.put_synthetic("d/a", SIZE);
+    let mount = Daemon::new(&server).start();
+    // The names are asked for in the burst as well.
+    server.fault(Fault::new(Effect::Status(503)).first(20));
+    server.reset_log();
+    read_and_compare(&open(&mount.join("d/a"), BOTH[0]), content, 0..SIZE, 256 * KIB);
+    assert_eq!(server.requests().iter().filter(|request| request.status == 503).count(), 20);
+}
+
+fn a_store_that_fails_every_third_time_is_read_right() {
+    let server = S3Server::start();
+    let content = server.put_synthetic("a", SIZE);
+    let mount = Daemon::new(&server).arg("--stall-timeout", "1s").arg("--chunk-size", "1MiB").start();
+    let effects = [Effect::Truncate(777_777), Effect::Reset(100_000), Effect::WrongRange, Effect::Status(500)];
+    for (seed, effect) in effects.into_iter().enumerate() {
+        server.fault(Fault::new(effect).kind(Kind::Get).chance(0.08, seed as u64));
+    }
+    for through in BOTH {
+        read_and_compare(&open(&mount.join("a"), through), content, 0..SIZE, 256 * KIB);
+    }
+}
