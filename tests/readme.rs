@@ -71,8 +71,8 @@ fn what_is_refused_is_listed_with_its_reason() {
 /// Flags and subcommands, by name.
 fn vocabulary() -> (BTreeSet<String>, BTreeSet<String>) {
     let command = windlass::cli::command();
-    let names = |sub: &clap::Command| sub.get_name_and_visible_aliases().into_iter().map(str::to_owned).collect::<Vec<_>>();
-    let commands = command.get_subcommands().flat_map(names).collect();
+    let names = command.get_subcommands().flat_map(|sub| sub.get_name_and_visible_aliases());
+    let commands = names.map(str::to_owned).collect();
     let flags = command.get_subcommands().flat_map(|sub| sub.get_arguments()).filter_map(|arg| arg.get_long()).map(str::to_owned).collect();
     (commands, flags)
 }
@@ -88,7 +88,7 @@ fn every_flag_and_subcommand_exists() {
         words.iter().filter_map(|word| word.strip_prefix("--")).filter(|word| !word.is_empty() && !word.starts_with('-')).collect();
     assert!(named.len() > 50, "{}", named.len());
     for flag in named {
-        assert!(flags.contains(*flag), "--{flag} is no flag");
+        assert!(flags.contains(flag), "--{flag} is no flag");
     }
     let spoken = quoted(&text).into_iter().chain(shell(&text));
     let spoken: Vec<_> = spoken.filter_map(|line| line.split("windlass ").nth(1)?.split_whitespace().next().map(str::to_owned)).collect();
