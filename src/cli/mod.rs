@@ -70,6 +70,11 @@ enum Command {
     // A new subcommand is a file of its own, a line here and a line in `dispatch`.
 }
 
+/// Every subcommand and flag, for those who check what is said about them elsewhere.
+pub fn command() -> clap::Command {
+    Cli::command()
+}
+
 /// Reads the command line, by the name the program was started under, and does what it says.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
