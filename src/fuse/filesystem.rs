@@ -110,11 +110,12 @@ impl Filesystem for Bucket {
         if flags.acc_mode() != OpenAccMode::O_RDONLY {
             return reply.error(errno("open", &Error::ReadOnly));
         }
-        match self.files.try_open(ino(number)) {
+        let direct = flags.0 & libc::O_DIRECT != 0;
+        match self.files.try_open(ino(number), direct) {
             Some(result) => opened(result, reply),
             None => {
                 let files = Arc::clone(&self.files);
-                self.runtime.spawn(async move { opened(files.open(ino(number)).await, reply) });
+                self.runtime.spawn(async move { opened(files.open(ino(number), direct).await, reply) });
             }
         }
     }

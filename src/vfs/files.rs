@@ -1,19 +1,25 @@
 //! Open files: from an inode to the bytes of the version that it named when it was opened.
 //!
-//! Invariant: once a handle has returned bytes it never returns bytes of another version; until then it moves on to
-//! the new version instead of failing.
+//! Invariant: whoever has read bytes through a handle never gets bytes of another version through it; until then it
+//! moves on to the new version instead of failing. The kernel's pages are shared by all handles of an inode, so what one
+//! of them has returned any other may have passed on: a version that was read from is not replaced inside its inode
+//! while it is open.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::reader::{ObjectHandle, Pending, ReadData, ReadError, Reader};
 use crate::store::{self, ETag, ErrorKind, ObjectMeta};
 
 use super::{Error, Inode, Names, Result};
+
+/// Longest wait for the kernel to be told of a change. It takes microseconds unless something is badly wrong.
+const TELL: Duration = Duration::from_secs(5);
 
 /// Names an open file towards the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,22 +34,42 @@ pub struct Files {
     next: AtomicU64,
     /// The latest version seen of every inode that was ever opened and is not forgotten.
     latest: Mutex<HashMap<Inode, Latest>>,
-    changed: Mutex<HashSet<Inode>>,
+    changed: Mutex<Changes>,
     change: Notify,
+    /// How many changes the kernel has been told of.
+    told: watch::Sender<u64>,
+}
+
+/// Inodes whose content was seen to change.
+#[derive(Debug, Default)]
+pub struct Changes {
+    pub inodes: Vec<Inode>,
+    /// How many changes there were until now.
+    count: u64,
 }
 
 /// One open file.
 #[derive(Debug)]
 pub struct OpenFile {
     ino: Inode,
+    /// It was opened with O_DIRECT: nothing comes to it through the kernel's pages.
+    direct: bool,
     version: Mutex<Version>,
 }
 
 #[derive(Debug)]
 struct Latest {
     etag: ETag,
-    /// Set when another version was seen.
-    superseded: Arc<AtomicBool>,
+    state: Arc<VersionState>,
+}
+
+/// What all handles of one version of an inode share.
+#[derive(Debug, Default)]
+struct VersionState {
+    /// Another version was seen.
+    superseded: AtomicBool,
+    /// Bytes were returned through some handle, and may be in the kernel's pages.
+    returned: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +82,8 @@ enum Before {
 #[derive(Debug)]
 struct Version {
     object: Arc<ObjectHandle>,
-    superseded: Arc<AtomicBool>,
-    /// Bytes of it were returned: the handle stays with it.
+    state: Arc<VersionState>,
+    /// Bytes of it were returned through this handle.
     has_returned: bool,
 }
 
@@ -90,22 +116,38 @@ impl Files {
             latest: Mutex::default(),
             changed: Mutex::default(),
             change: Notify::new(),
+            told: watch::Sender::new(0),
         })
     }
 
-    /// Opens without waiting when the object's facts are cached.
-    pub fn try_open(&self, ino: Inode) -> Option<Result<Opened>> {
+    /// Opens without waiting when the object's facts are cached and the kernel need not be told of a change. `direct`:
+    /// past the kernel's pages.
+    pub fn try_open(&self, ino: Inode, direct: bool) -> Option<Result<Opened>> {
         let (meta, _) = self.names.file(ino)?;
-        Some(Ok(self.opened(ino, &meta)))
+        if self.is_other_than_latest(ino, &meta.etag) {
+            return None;
+        }
+        Some(Ok(self.opened(ino, direct, &meta)))
     }
 
     /// Opens the version that the name has now.
     ///
     /// # Errors
-    /// ENOENT when the object is gone, EISDIR for a directory, else what the store said.
-    pub async fn open(&self, ino: Inode) -> Result<Opened> {
+    /// ENOENT when the object is gone, EISDIR for a directory, ESTALE when the name has to be looked up again because
+    /// older bytes are still being read from this inode, else what the store said.
+    pub async fn open(&self, ino: Inode, direct: bool) -> Result<Opened> {
         let meta = self.names.fresh_object(ino).await?;
-        Ok(self.opened(ino, &meta))
+        if self.is_read_in_another_version(ino, &meta.etag) {
+            self.names.retire(ino);
+            return Err(Error::Retired);
+        }
+        let was_other = self.is_other_than_latest(ino, &meta.etag);
+        let opened = self.opened(ino, direct, &meta);
+        if was_other {
+            // Else the kernel would go by the size of the version before.
+            self.tell(ino).await;
+        }
+        Ok(opened)
     }
 
     /// The open file behind a handle.
@@ -144,22 +186,56 @@ impl Files {
         self.latest.lock().remove(&ino);
     }
 
-    /// Waits for inodes whose content was seen to change, so that the kernel can be told.
-    pub async fn next_changed(&self) -> Vec<Inode> {
+    /// Waits for inodes whose content was seen to change, so that the kernel can be told. Who asks must also say when
+    /// that is [`told`](Self::told).
+    pub async fn next_changes(&self) -> Changes {
         loop {
-            let changed: Vec<Inode> = self.changed.lock().drain().collect();
-            if !changed.is_empty() {
-                return changed;
+            {
+                let mut changed = self.changed.lock();
+                if !changed.inodes.is_empty() {
+                    return Changes { inodes: std::mem::take(&mut changed.inodes), count: changed.count };
+                }
             }
             self.change.notified().await;
         }
     }
 
-    fn opened(&self, ino: Inode, meta: &ObjectMeta) -> Opened {
-        let (latest, before) = self.on_version(ino, &meta.etag);
+    /// The kernel believes nothing old of the attributes of `changes` any more.
+    pub fn told(&self, changes: &Changes) {
+        self.told.send_replace(changes.count);
+    }
+
+    /// Has the kernel told that `ino` changed, and waits until it was.
+    async fn tell(&self, ino: Inode) {
+        let count = {
+            let mut changed = self.changed.lock();
+            changed.inodes.push(ino);
+            changed.count += 1;
+            changed.count
+        };
+        self.change.notify_one();
+        let mut told = self.told.subscribe();
+        if tokio::time::timeout(TELL, told.wait_for(|&told| told >= count)).await.is_err() {
+            tracing::warn!(ino = ino.0, "the kernel could not be told that a file changed");
+        }
+    }
+
+    fn is_other_than_latest(&self, ino: Inode, etag: &ETag) -> bool {
+        self.latest.lock().get(&ino).is_some_and(|latest| latest.etag != *etag)
+    }
+
+    /// Whether bytes of another version than `etag` were read through handles that are still open.
+    fn is_read_in_another_version(&self, ino: Inode, etag: &ETag) -> bool {
+        let latest = self.latest.lock();
+        let other = latest.get(&ino).filter(|latest| latest.etag != *etag);
+        other.is_some_and(|other| other.state.returned.load(Ordering::SeqCst) && Arc::strong_count(&other.state) > 1)
+    }
+
+    fn opened(&self, ino: Inode, direct: bool, meta: &ObjectMeta) -> Opened {
+        let (state, before) = self.on_version(ino, &meta.etag);
         let object = Arc::new(self.reader.open(meta));
-        let version = Mutex::new(Version { object, superseded: latest, has_returned: false });
-        let file = OpenFile { ino, version };
+        let version = Mutex::new(Version { object, state, has_returned: false });
+        let file = OpenFile { ino, direct, version };
         let handle = HandleId(self.next.fetch_add(1, Ordering::Relaxed));
         self.open.write().insert(handle, Arc::new(file));
         Opened { handle, keep_pages: before == Before::Same }
@@ -167,26 +243,19 @@ impl Files {
 
     /// A version of `ino` was seen: the one that counts from now on. Handles of another one read no more, because what
     /// they returned would go into the pages that the kernel shares between all handles of an inode.
-    fn on_version(&self, ino: Inode, etag: &ETag) -> (Arc<AtomicBool>, Before) {
+    fn on_version(&self, ino: Inode, etag: &ETag) -> (Arc<VersionState>, Before) {
         let mut latest = self.latest.lock();
         let before = match latest.get(&ino) {
             None => Before::Nothing,
-            Some(version) if version.etag == *etag => return (Arc::clone(&version.superseded), Before::Same),
+            Some(version) if version.etag == *etag => return (Arc::clone(&version.state), Before::Same),
             Some(version) => {
-                version.superseded.store(true, Ordering::Release);
-                // Without this the kernel would go by the size of the version before until its attributes expire.
-                self.on_change(ino);
+                version.state.superseded.store(true, Ordering::SeqCst);
                 Before::Other
             }
         };
-        let superseded = Arc::new(AtomicBool::new(false));
-        latest.insert(ino, Latest { etag: etag.clone(), superseded: Arc::clone(&superseded) });
-        (superseded, before)
-    }
-
-    fn on_change(&self, ino: Inode) {
-        self.changed.lock().insert(ino);
-        self.change.notify_one();
+        let state = Arc::new(VersionState::default());
+        latest.insert(ino, Latest { etag: etag.clone(), state: Arc::clone(&state) });
+        (state, before)
     }
 
     /// The version `gone` of this handle is gone. A handle that has returned nothing yet takes the next one.
@@ -195,13 +264,13 @@ impl Files {
             return Ok(());
         }
         let meta = self.names.refresh(file.ino).await;
-        self.on_change(file.ino);
+        self.tell(file.ino).await;
         let mut version = file.version.lock();
-        if version.has_returned {
-            return Err(Error::Stale(error));
-        }
         if !Arc::ptr_eq(&version.object, gone) {
             return Ok(());
+        }
+        if version.has_returned || !file.direct && version.state.returned.load(Ordering::SeqCst) {
+            return Err(Error::Stale(error));
         }
         let meta = meta.map_err(|_| Error::Stale(error.clone()))?;
         if &meta.etag == gone.etag() {
@@ -209,7 +278,13 @@ impl Files {
             return Err(Error::Stale(error));
         }
         tracing::debug!(key = %meta.key, etag = %meta.etag, "the object was replaced before its first byte was read: reading the new version");
-        version.superseded = self.on_version(file.ino, &meta.etag).0;
+        let state = self.on_version(file.ino, &meta.etag).0;
+        // Looked at again, now that it is superseded: a read that was about to return bytes has either seen that, or
+        // is seen here.
+        if !file.direct && version.state.returned.load(Ordering::SeqCst) {
+            return Err(Error::Stale(error));
+        }
+        version.state = state;
         version.object = Arc::new(self.reader.open(&meta));
         Ok(())
     }
@@ -231,7 +306,13 @@ impl OpenFile {
     /// Binds the handle to the version of `object`; false when it is bound to another one by now.
     fn returns(&self, object: &Arc<ObjectHandle>) -> bool {
         let mut version = self.version.lock();
-        let same = Arc::ptr_eq(&version.object, object) && !version.superseded.load(Ordering::Acquire);
+        let is_current = |version: &Version| !version.state.superseded.load(Ordering::SeqCst);
+        if !Arc::ptr_eq(&version.object, object) || !is_current(&version) {
+            return false;
+        }
+        version.state.returned.store(true, Ordering::SeqCst);
+        // Again, now that everybody can see that bytes are returned; see `move_on`.
+        let same = is_current(&version);
         version.has_returned |= same;
         same
     }
