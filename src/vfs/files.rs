@@ -16,6 +16,9 @@ use tokio::sync::{Notify, watch};
 use crate::reader::{ObjectHandle, Pending, ReadData, ReadError, Reader};
 use crate::store::{self, ETag, ErrorKind, ObjectMeta};
 
+use super::attr::Attr;
+use super::fact::What;
+use super::listing::FileFacts;
 use super::{Error, Inode, Names, Result};
 
 /// Longest wait for the kernel to be told of a change. It takes microseconds unless something is badly wrong.
@@ -59,14 +62,21 @@ pub struct OpenFile {
 
 #[derive(Debug)]
 struct Latest {
-    etag: ETag,
+    meta: ObjectMeta,
     state: Arc<VersionState>,
+}
+
+impl Latest {
+    /// Bytes of it were returned through handles that are still open.
+    fn is_being_read(&self) -> bool {
+        self.state.returned.load(Ordering::SeqCst) && Arc::strong_count(&self.state) > 1
+    }
 }
 
 /// What all handles of one version of an inode share.
 #[derive(Debug, Default)]
 struct VersionState {
-    /// Another version was seen.
+    /// It is no longer what the store has.
     superseded: AtomicBool,
     /// Bytes were returned through some handle, and may be in the kernel's pages.
     returned: AtomicBool,
@@ -181,6 +191,13 @@ impl Files {
         }
     }
 
+    /// The attributes of a file whose version is no longer what the store has, but still being read.
+    pub fn attributes_of_old(&self, ino: Inode) -> Option<Attr> {
+        let latest = self.latest.lock();
+        let latest = latest.get(&ino).filter(|latest| latest.state.superseded.load(Ordering::SeqCst) && latest.is_being_read())?;
+        self.names.attr(ino, &What::File(FileFacts::from(&latest.meta)))
+    }
+
     /// The kernel forgot an inode, and with it its pages.
     pub fn forget(&self, ino: Inode) {
         self.latest.lock().remove(&ino);
@@ -221,18 +238,16 @@ impl Files {
     }
 
     fn is_other_than_latest(&self, ino: Inode, etag: &ETag) -> bool {
-        self.latest.lock().get(&ino).is_some_and(|latest| latest.etag != *etag)
+        self.latest.lock().get(&ino).is_some_and(|latest| latest.meta.etag != *etag)
     }
 
     /// Whether bytes of another version than `etag` were read through handles that are still open.
     fn is_read_in_another_version(&self, ino: Inode, etag: &ETag) -> bool {
-        let latest = self.latest.lock();
-        let other = latest.get(&ino).filter(|latest| latest.etag != *etag);
-        other.is_some_and(|other| other.state.returned.load(Ordering::SeqCst) && Arc::strong_count(&other.state) > 1)
+        self.latest.lock().get(&ino).is_some_and(|latest| latest.meta.etag != *etag && latest.is_being_read())
     }
 
     fn opened(&self, ino: Inode, direct: bool, meta: &ObjectMeta) -> Opened {
-        let (state, before) = self.on_version(ino, &meta.etag);
+        let (state, before) = self.on_version(ino, meta);
         let object = Arc::new(self.reader.open(meta));
         let version = Mutex::new(Version { object, state, has_returned: false });
         let file = OpenFile { ino, direct, version };
@@ -243,18 +258,18 @@ impl Files {
 
     /// A version of `ino` was seen: the one that counts from now on. Handles of another one read no more, because what
     /// they returned would go into the pages that the kernel shares between all handles of an inode.
-    fn on_version(&self, ino: Inode, etag: &ETag) -> (Arc<VersionState>, Before) {
+    fn on_version(&self, ino: Inode, meta: &ObjectMeta) -> (Arc<VersionState>, Before) {
         let mut latest = self.latest.lock();
         let before = match latest.get(&ino) {
             None => Before::Nothing,
-            Some(version) if version.etag == *etag => return (Arc::clone(&version.state), Before::Same),
+            Some(version) if version.meta.etag == meta.etag => return (Arc::clone(&version.state), Before::Same),
             Some(version) => {
                 version.state.superseded.store(true, Ordering::SeqCst);
                 Before::Other
             }
         };
         let state = Arc::new(VersionState::default());
-        latest.insert(ino, Latest { etag: etag.clone(), state: Arc::clone(&state) });
+        latest.insert(ino, Latest { meta: meta.clone(), state: Arc::clone(&state) });
         (state, before)
     }
 
@@ -263,14 +278,20 @@ impl Files {
         if !Arc::ptr_eq(&file.version.lock().object, gone) {
             return Ok(());
         }
+        if file.is_bound() && file.version.lock().state.superseded.load(Ordering::SeqCst) {
+            return Err(Error::Stale(error));
+        }
         let meta = self.names.refresh(file.ino).await;
+        if file.is_bound() {
+            // The kernel goes on with the size that belongs to what was read: the new one could pass for the end of the file.
+            let contradicts = meta.is_ok_and(|meta| &meta.etag == gone.etag());
+            file.version.lock().state.superseded.fetch_or(!contradicts, Ordering::SeqCst);
+            return Err(Error::Stale(error));
+        }
         self.tell(file.ino).await;
         let mut version = file.version.lock();
         if !Arc::ptr_eq(&version.object, gone) {
             return Ok(());
-        }
-        if version.has_returned || !file.direct && version.state.returned.load(Ordering::SeqCst) {
-            return Err(Error::Stale(error));
         }
         let meta = meta.map_err(|_| Error::Stale(error.clone()))?;
         if &meta.etag == gone.etag() {
@@ -278,15 +299,22 @@ impl Files {
             return Err(Error::Stale(error));
         }
         tracing::debug!(key = %meta.key, etag = %meta.etag, "the object was replaced before its first byte was read: reading the new version");
-        let state = self.on_version(file.ino, &meta.etag).0;
+        let state = self.on_version(file.ino, &meta).0;
         // Looked at again, now that it is superseded: a read that was about to return bytes has either seen that, or
         // is seen here.
-        if !file.direct && version.state.returned.load(Ordering::SeqCst) {
+        if version.is_bound(file.direct) {
             return Err(Error::Stale(error));
         }
         version.state = state;
         version.object = Arc::new(self.reader.open(&meta));
         Ok(())
+    }
+}
+
+impl Version {
+    /// Whoever reads through the handle may have bytes of this version.
+    fn is_bound(&self, direct: bool) -> bool {
+        self.has_returned || !direct && self.state.returned.load(Ordering::SeqCst)
     }
 }
 
@@ -301,6 +329,10 @@ impl OpenFile {
     /// The bytes of a read that can be answered at once.
     pub fn ready(&self, read: &Read) -> Option<ReadData> {
         read.pending.ready().filter(|_| self.returns(&read.object))
+    }
+
+    fn is_bound(&self) -> bool {
+        self.version.lock().is_bound(self.direct)
     }
 
     /// Binds the handle to the version of `object`; false when it is bound to another one by now.
