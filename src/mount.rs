@@ -221,13 +221,16 @@ impl Mounted {
         let session = Arc::clone(&self.session);
         self.runtime().spawn(async move {
             loop {
-                let changed = files.next_changed().await;
-                let session = Arc::clone(&session);
-                // The kernel may wait for a page that one of our own threads has to bring.
-                let told = tokio::task::spawn_blocking(move || session.invalidate(&changed)).await;
-                if let Err(error) = told {
+                let changes = files.next_changes().await;
+                let inodes = changes.inodes.clone();
+                let attributes = Arc::clone(&session);
+                if let Err(error) = tokio::task::spawn_blocking(move || attributes.invalidate_attributes(&inodes)).await {
                     tracing::warn!(%error, "could not tell the kernel of changed files");
                 }
+                files.told(&changes);
+                // Not awaited: the kernel may wait for a page whose read waits for the next change to be told.
+                let pages = Arc::clone(&session);
+                tokio::task::spawn_blocking(move || pages.invalidate_pages(&changes.inodes));
             }
         });
     }

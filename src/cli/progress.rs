@@ -72,7 +72,9 @@ fn style(unit: Unit) -> ProgressStyle {
     };
     let style = ProgressStyle::with_template(template).expect("the template is a constant that the tests parse");
     // indicatif's own shows four decimals.
-    let rate = |state: &ProgressState, out: &mut dyn Write| drop(write!(out, "{:.0}/s", state.per_sec()));
+    let rate = |state: &ProgressState, out: &mut dyn Write| {
+        let _ = write!(out, "{:.0}/s", state.per_sec());
+    };
     style.with_key("files_per_sec", rate).progress_chars("=> ")
 }
 

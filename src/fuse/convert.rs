@@ -70,6 +70,7 @@ pub(super) fn errno(operation: &str, error: &Error) -> Errno {
     let number = error.errno();
     match number {
         libc::ENOENT | libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG | libc::EROFS => tracing::debug!(operation, %error, "refused"),
+        _ if matches!(error, Error::Retired) => tracing::debug!(operation, %error, "refused"),
         _ => tracing::warn!(operation, errno = number, error = %Chain(error), "failed"),
     }
     Errno::from_i32(number)

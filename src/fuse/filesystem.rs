@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{AccessFlags, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags};
 use fuser::{KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, Request, TimeOrNow};
@@ -97,6 +97,9 @@ impl Filesystem for Bucket {
             Ok((found, ttl)) => reply.attr(&ttl, &attr(&found)),
             Err(error) => reply.error(errno("getattr", &error)),
         };
+        if let Some(old) = self.files.attributes_of_old(ino(number)) {
+            return reply.attr(&Duration::ZERO, &attr(&old));
+        }
         match self.names.try_getattr(ino(number)) {
             Some(result) => answer(result, reply),
             None => {
@@ -110,11 +113,12 @@ impl Filesystem for Bucket {
         if flags.acc_mode() != OpenAccMode::O_RDONLY {
             return reply.error(errno("open", &Error::ReadOnly));
         }
-        match self.files.try_open(ino(number)) {
+        let direct = flags.0 & libc::O_DIRECT != 0;
+        match self.files.try_open(ino(number), direct) {
             Some(result) => opened(result, reply),
             None => {
                 let files = Arc::clone(&self.files);
-                self.runtime.spawn(async move { opened(files.open(ino(number)).await, reply) });
+                self.runtime.spawn(async move { opened(files.open(ino(number), direct).await, reply) });
             }
         }
     }

@@ -68,11 +68,21 @@ impl Session {
         let _ = self.ended.clone().wait_for(|&ended| ended).await;
     }
 
-    /// Drops the kernel's pages and attributes of `inodes`. Must not be called from a thread that answers the kernel.
-    pub fn invalidate(&self, inodes: &[Inode]) {
+    /// Drops the kernel's attributes of `inodes`. Must not be called from a thread that answers the kernel.
+    pub fn invalidate_attributes(&self, inodes: &[Inode]) {
+        // A negative offset leaves the pages alone (`fuse_reverse_inval_inode`).
+        self.invalidate(inodes, -1);
+    }
+
+    /// Drops the kernel's pages and attributes of `inodes`. Waits for reads of them that are under way.
+    pub fn invalidate_pages(&self, inodes: &[Inode]) {
+        self.invalidate(inodes, 0);
+    }
+
+    fn invalidate(&self, inodes: &[Inode], offset: i64) {
         for &ino in inodes {
             // ENOENT: the kernel has forgotten it already.
-            if let Err(error) = self.notifier.inval_inode(number(ino), 0, 0) {
+            if let Err(error) = self.notifier.inval_inode(number(ino), offset, 0) {
                 tracing::debug!(ino = ino.0, %error, "could not invalidate an inode");
             }
         }

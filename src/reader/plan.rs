@@ -49,7 +49,7 @@ pub(super) fn pieces(read: &Range<u64>, size: u64) -> Range<u64> {
 pub(super) fn missing(held: impl Iterator<Item = Range<u64>>, want: &Range<u64>, unit: u64) -> Vec<Range<u64>> {
     let mut gaps = Vec::new();
     let mut at = want.start;
-    for have in held.chain([want.end..want.end]) {
+    for have in held.chain(std::iter::once(want.end..want.end)) {
         let until = have.start.min(want.end);
         while at < until {
             let cut = ((at / unit + 1) * unit).min(until);

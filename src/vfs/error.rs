@@ -22,6 +22,9 @@ pub enum Error {
     /// The version of the object that a handle reads is gone.
     #[error("the object changed while it was open")]
     Stale(#[source] store::Error),
+    /// The name stands for another inode now: the kernel looks it up again when an open says so (`do_filp_open`).
+    #[error("the name stands for another inode now")]
+    Retired,
     /// The kernel speaks of a handle that is not open.
     #[error("the handle is not open")]
     BadHandle,
@@ -50,7 +53,7 @@ impl Error {
             Self::NotADirectory => libc::ENOTDIR,
             Self::IsADirectory => libc::EISDIR,
             Self::NameTooLong => libc::ENAMETOOLONG,
-            Self::UnknownInode | Self::Stale(_) => libc::ESTALE,
+            Self::UnknownInode | Self::Stale(_) | Self::Retired => libc::ESTALE,
             Self::BadHandle => libc::EBADF,
             Self::ReadOnly => libc::EROFS,
             Self::NoHardLinks => libc::EOPNOTSUPP,

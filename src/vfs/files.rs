@@ -1,19 +1,28 @@
 //! Open files: from an inode to the bytes of the version that it named when it was opened.
 //!
-//! Invariant: once a handle has returned bytes it never returns bytes of another version; until then it moves on to
-//! the new version instead of failing.
+//! Invariant: whoever has read bytes through a handle never gets bytes of another version through it; until then it
+//! moves on to the new version instead of failing. The kernel's pages are shared by all handles of an inode, so what one
+//! of them has returned any other may have passed on: a version that was read from is not replaced inside its inode
+//! while it is open.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use crate::reader::{ObjectHandle, Pending, ReadData, ReadError, Reader};
 use crate::store::{self, ETag, ErrorKind, ObjectMeta};
 
+use super::attr::Attr;
+use super::fact::What;
+use super::listing::FileFacts;
 use super::{Error, Inode, Names, Result};
+
+/// Longest wait for the kernel to be told of a change. It takes microseconds unless something is badly wrong.
+const TELL: Duration = Duration::from_secs(5);
 
 /// Names an open file towards the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,22 +37,49 @@ pub struct Files {
     next: AtomicU64,
     /// The latest version seen of every inode that was ever opened and is not forgotten.
     latest: Mutex<HashMap<Inode, Latest>>,
-    changed: Mutex<HashSet<Inode>>,
+    changed: Mutex<Changes>,
     change: Notify,
+    /// How many changes the kernel has been told of.
+    told: watch::Sender<u64>,
+}
+
+/// Inodes whose content was seen to change.
+#[derive(Debug, Default)]
+pub struct Changes {
+    pub inodes: Vec<Inode>,
+    /// How many changes there were until now.
+    count: u64,
 }
 
 /// One open file.
 #[derive(Debug)]
 pub struct OpenFile {
     ino: Inode,
+    /// It was opened with O_DIRECT: nothing comes to it through the kernel's pages.
+    direct: bool,
     version: Mutex<Version>,
 }
 
 #[derive(Debug)]
 struct Latest {
-    etag: ETag,
-    /// Set when another version was seen.
-    superseded: Arc<AtomicBool>,
+    meta: ObjectMeta,
+    state: Arc<VersionState>,
+}
+
+impl Latest {
+    /// Bytes of it were returned through handles that are still open.
+    fn is_being_read(&self) -> bool {
+        self.state.returned.load(Ordering::SeqCst) && Arc::strong_count(&self.state) > 1
+    }
+}
+
+/// What all handles of one version of an inode share.
+#[derive(Debug, Default)]
+struct VersionState {
+    /// It is no longer what the store has.
+    superseded: AtomicBool,
+    /// Bytes were returned through some handle, and may be in the kernel's pages.
+    returned: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +92,8 @@ enum Before {
 #[derive(Debug)]
 struct Version {
     object: Arc<ObjectHandle>,
-    superseded: Arc<AtomicBool>,
-    /// Bytes of it were returned: the handle stays with it.
+    state: Arc<VersionState>,
+    /// Bytes of it were returned through this handle.
     has_returned: bool,
 }
 
@@ -90,27 +126,39 @@ impl Files {
             latest: Mutex::default(),
             changed: Mutex::default(),
             change: Notify::new(),
+            told: watch::Sender::new(0),
         })
     }
 
-    /// Opens without waiting when the object's facts are cached.
-    pub fn try_open(&self, ino: Inode) -> Option<Result<Opened>> {
+    /// Opens without waiting when the object's facts are cached and the kernel need not be told of a change. `direct`:
+    /// past the kernel's pages.
+    pub fn try_open(&self, ino: Inode, direct: bool) -> Option<Result<Opened>> {
         let (meta, _) = self.names.file(ino)?;
-        Some(Ok(self.opened(ino, &meta)))
+        if self.is_other_than_latest(ino, &meta.etag) {
+            return None;
+        }
+        Some(Ok(self.opened(ino, direct, &meta)))
     }
 
     /// Opens the version that the name has now.
     ///
     /// # Errors
-    /// ENOENT when the object is gone, EISDIR for a directory, else what the store said.
-    pub async fn open(&self, ino: Inode) -> Result<Opened> {
+    /// ENOENT when the object is gone, EISDIR for a directory, ESTALE when the name has to be looked up again because
+    /// older bytes are still being read from this inode, else what the store said.
+    pub async fn open(&self, ino: Inode, direct: bool) -> Result<Opened> {
         let believed = self.believed_size(ino);
         let meta = self.names.fresh_object(ino).await?;
-        if believed.is_some_and(|size| size != meta.size) {
-            // The kernel still goes by the size in the listing.
-            self.on_change(ino);
+        if self.is_read_in_another_version(ino, &meta.etag) {
+            self.names.retire(ino);
+            return Err(Error::Retired);
         }
-        Ok(self.opened(ino, &meta))
+        let was_other = self.is_other_than_latest(ino, &meta.etag) || believed.is_some_and(|size| size != meta.size);
+        let opened = self.opened(ino, direct, &meta);
+        if was_other {
+            // Else the kernel would go by the size of the version before, or of a listing that told none.
+            self.tell(ino).await;
+        }
+        Ok(opened)
     }
 
     /// The open file behind a handle.
@@ -144,27 +192,66 @@ impl Files {
         }
     }
 
+    /// The attributes of a file whose version is no longer what the store has, but still being read.
+    pub fn attributes_of_old(&self, ino: Inode) -> Option<Attr> {
+        let latest = self.latest.lock();
+        let latest = latest.get(&ino).filter(|latest| latest.state.superseded.load(Ordering::SeqCst) && latest.is_being_read())?;
+        self.names.attr(ino, &What::File(FileFacts::from(&latest.meta)))
+    }
+
     /// The kernel forgot an inode, and with it its pages.
     pub fn forget(&self, ino: Inode) {
         self.latest.lock().remove(&ino);
     }
 
-    /// Waits for inodes whose content was seen to change, so that the kernel can be told.
-    pub async fn next_changed(&self) -> Vec<Inode> {
+    /// Waits for inodes whose content was seen to change, so that the kernel can be told. Who asks must also say when
+    /// that is [`told`](Self::told).
+    pub async fn next_changes(&self) -> Changes {
         loop {
-            let changed: Vec<Inode> = self.changed.lock().drain().collect();
-            if !changed.is_empty() {
-                return changed;
+            {
+                let mut changed = self.changed.lock();
+                if !changed.inodes.is_empty() {
+                    return Changes { inodes: std::mem::take(&mut changed.inodes), count: changed.count };
+                }
             }
             self.change.notified().await;
         }
     }
 
-    fn opened(&self, ino: Inode, meta: &ObjectMeta) -> Opened {
-        let (latest, before) = self.on_version(ino, &meta.etag);
+    /// The kernel believes nothing old of the attributes of `changes` any more.
+    pub fn told(&self, changes: &Changes) {
+        self.told.send_replace(changes.count);
+    }
+
+    /// Has the kernel told that `ino` changed, and waits until it was.
+    async fn tell(&self, ino: Inode) {
+        let count = {
+            let mut changed = self.changed.lock();
+            changed.inodes.push(ino);
+            changed.count += 1;
+            changed.count
+        };
+        self.change.notify_one();
+        let mut told = self.told.subscribe();
+        if tokio::time::timeout(TELL, told.wait_for(|&told| told >= count)).await.is_err() {
+            tracing::warn!(ino = ino.0, "the kernel could not be told that a file changed");
+        }
+    }
+
+    fn is_other_than_latest(&self, ino: Inode, etag: &ETag) -> bool {
+        self.latest.lock().get(&ino).is_some_and(|latest| latest.meta.etag != *etag)
+    }
+
+    /// Whether bytes of another version than `etag` were read through handles that are still open.
+    fn is_read_in_another_version(&self, ino: Inode, etag: &ETag) -> bool {
+        self.latest.lock().get(&ino).is_some_and(|latest| latest.meta.etag != *etag && latest.is_being_read())
+    }
+
+    fn opened(&self, ino: Inode, direct: bool, meta: &ObjectMeta) -> Opened {
+        let (state, before) = self.on_version(ino, meta);
         let object = Arc::new(self.reader.open(meta));
-        let version = Mutex::new(Version { object, superseded: latest, has_returned: false });
-        let file = OpenFile { ino, version };
+        let version = Mutex::new(Version { object, state, has_returned: false });
+        let file = OpenFile { ino, direct, version };
         let handle = HandleId(self.next.fetch_add(1, Ordering::Relaxed));
         self.open.write().insert(handle, Arc::new(file));
         Opened { handle, keep_pages: before == Before::Same }
@@ -172,21 +259,19 @@ impl Files {
 
     /// A version of `ino` was seen: the one that counts from now on. Handles of another one read no more, because what
     /// they returned would go into the pages that the kernel shares between all handles of an inode.
-    fn on_version(&self, ino: Inode, etag: &ETag) -> (Arc<AtomicBool>, Before) {
+    fn on_version(&self, ino: Inode, meta: &ObjectMeta) -> (Arc<VersionState>, Before) {
         let mut latest = self.latest.lock();
         let before = match latest.get(&ino) {
             None => Before::Nothing,
-            Some(version) if version.etag == *etag => return (Arc::clone(&version.superseded), Before::Same),
+            Some(version) if version.meta.etag == meta.etag => return (Arc::clone(&version.state), Before::Same),
             Some(version) => {
-                version.superseded.store(true, Ordering::Release);
-                // Without this the kernel would go by the size of the version before until its attributes expire.
-                self.on_change(ino);
+                version.state.superseded.store(true, Ordering::SeqCst);
                 Before::Other
             }
         };
-        let superseded = Arc::new(AtomicBool::new(false));
-        latest.insert(ino, Latest { etag: etag.clone(), superseded: Arc::clone(&superseded) });
-        (superseded, before)
+        let state = Arc::new(VersionState::default());
+        latest.insert(ino, Latest { meta: meta.clone(), state: Arc::clone(&state) });
+        (state, before)
     }
 
     fn believed_size(&self, ino: Inode) -> Option<u64> {
@@ -194,22 +279,23 @@ impl Files {
         Some(attr.size)
     }
 
-    fn on_change(&self, ino: Inode) {
-        self.changed.lock().insert(ino);
-        self.change.notify_one();
-    }
-
     /// The version `gone` of this handle is gone. A handle that has returned nothing yet takes the next one.
     async fn move_on(&self, file: &OpenFile, gone: &Arc<ObjectHandle>, error: store::Error) -> Result<()> {
         if !Arc::ptr_eq(&file.version.lock().object, gone) {
             return Ok(());
         }
-        let meta = self.names.refresh(file.ino).await;
-        self.on_change(file.ino);
-        let mut version = file.version.lock();
-        if version.has_returned {
+        if file.is_bound() && file.version.lock().state.superseded.load(Ordering::SeqCst) {
             return Err(Error::Stale(error));
         }
+        let meta = self.names.refresh(file.ino).await;
+        if file.is_bound() {
+            // The kernel goes on with the size that belongs to what was read: the new one could pass for the end of the file.
+            let contradicts = meta.is_ok_and(|meta| &meta.etag == gone.etag());
+            file.version.lock().state.superseded.fetch_or(!contradicts, Ordering::SeqCst);
+            return Err(Error::Stale(error));
+        }
+        self.tell(file.ino).await;
+        let mut version = file.version.lock();
         if !Arc::ptr_eq(&version.object, gone) {
             return Ok(());
         }
@@ -219,9 +305,22 @@ impl Files {
             return Err(Error::Stale(error));
         }
         tracing::debug!(key = %meta.key, etag = %meta.etag, "the object was replaced before its first byte was read: reading the new version");
-        version.superseded = self.on_version(file.ino, &meta.etag).0;
+        let state = self.on_version(file.ino, &meta).0;
+        // Looked at again, now that it is superseded: a read that was about to return bytes has either seen that, or
+        // is seen here.
+        if version.is_bound(file.direct) {
+            return Err(Error::Stale(error));
+        }
+        version.state = state;
         version.object = Arc::new(self.reader.open(&meta));
         Ok(())
+    }
+}
+
+impl Version {
+    /// Whoever reads through the handle may have bytes of this version.
+    fn is_bound(&self, direct: bool) -> bool {
+        self.has_returned || !direct && self.state.returned.load(Ordering::SeqCst)
     }
 }
 
@@ -238,10 +337,20 @@ impl OpenFile {
         read.pending.ready().filter(|_| self.returns(&read.object))
     }
 
+    fn is_bound(&self) -> bool {
+        self.version.lock().is_bound(self.direct)
+    }
+
     /// Binds the handle to the version of `object`; false when it is bound to another one by now.
     fn returns(&self, object: &Arc<ObjectHandle>) -> bool {
         let mut version = self.version.lock();
-        let same = Arc::ptr_eq(&version.object, object) && !version.superseded.load(Ordering::Acquire);
+        let is_current = |version: &Version| !version.state.superseded.load(Ordering::SeqCst);
+        if !Arc::ptr_eq(&version.object, object) || !is_current(&version) {
+            return false;
+        }
+        version.state.returned.store(true, Ordering::SeqCst);
+        // Again, now that everybody can see that bytes are returned; see `move_on`.
+        let same = is_current(&version);
         version.has_returned |= same;
         same
     }
@@ -320,7 +429,7 @@ mod tests {
         let store = Memory::default();
         store.put("a", "one");
         let (names, files) = mounted(store.clone());
-        let opened = files.try_open(listed(&names).await).unwrap().unwrap();
+        let opened = files.try_open(listed(&names).await, false).unwrap().unwrap();
         assert_eq!((content(&files, opened).await, store.count(Op::Head)), (b"one".to_vec(), 0));
     }
 
@@ -330,10 +439,10 @@ mod tests {
         store.put("a", "one");
         let (names, files) = mounted(Untagged(store.clone()));
         let ino = listed(&names).await;
-        assert!(files.try_open(ino).is_none());
-        let opened = files.open(ino).await.unwrap();
+        assert!(files.try_open(ino, false).is_none());
+        let opened = files.open(ino, false).await.unwrap();
         assert_eq!((content(&files, opened).await, store.count(Op::Head)), (b"one".to_vec(), 1));
-        assert!(files.try_open(ino).is_some(), "the version is known by now");
+        assert!(files.try_open(ino, false).is_some(), "the version is known by now");
         let listings = store.count(Op::List);
         assert!(names.try_getattr(ino).is_some());
         assert_eq!((store.count(Op::Head), store.count(Op::List)), (1, listings));
@@ -346,8 +455,8 @@ mod tests {
         let (names, files) = mounted(Untagged(store.clone()));
         let ino = listed(&names).await;
         store.put("a", "longer");
-        let opened = files.open(ino).await.unwrap();
+        let opened = files.open(ino, false).await.unwrap();
         assert_eq!(content(&files, opened).await, b"longer");
-        assert_eq!(files.next_changed().await, [ino]);
+        assert_eq!(files.next_changes().await.inodes, [ino]);
     }
 }

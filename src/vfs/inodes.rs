@@ -60,6 +60,8 @@ struct Slot {
     /// Slots whose parent this is. FORGETs of a directory and of what is in it may overtake each other on their way
     /// through several threads; the count keeps the directory's number taken until the last child is gone.
     children: u64,
+    /// The key has another number from the next reply on.
+    retired: bool,
 }
 
 impl Inodes {
@@ -69,7 +71,7 @@ impl Inodes {
     }
 
     fn with_hash(prefix: Key, hash: fn(&[u8]) -> u64) -> Self {
-        let root = Slot { key: prefix, parent: Inode::ROOT, lookups: 1, children: 0 };
+        let root = Slot { key: prefix, parent: Inode::ROOT, lookups: 1, children: 0, retired: false };
         Self { slots: HashMap::from_iter([(Inode::ROOT.0, root)]), displaced: HashMap::new(), hash }
     }
 
@@ -86,7 +88,7 @@ impl Inodes {
             return Inode(number);
         }
         let mut number = self.natural(key);
-        while self.slots.get(&number).is_some_and(|slot| slot.key != *key) {
+        while self.slots.get(&number).is_some_and(|slot| slot.retired || slot.key != *key) {
             number = not_reserved(number.wrapping_add(1));
         }
         Inode(number)
@@ -98,7 +100,7 @@ impl Inodes {
         match self.slots.entry(ino.0) {
             Entry::Occupied(mut slot) => slot.get_mut().lookups += 1,
             Entry::Vacant(slot) => {
-                slot.insert(Slot { key: key.clone(), parent, lookups: 1, children: 0 });
+                slot.insert(Slot { key: key.clone(), parent, lookups: 1, children: 0, retired: false });
                 if self.natural(key) != ino.0 {
                     self.displaced.insert(key.clone(), ino.0);
                 }
@@ -108,6 +110,18 @@ impl Inodes {
             }
         }
         ino
+    }
+
+    /// The key of `ino` gets another number from the next reply on; `ino` means what it meant until the kernel forgets it.
+    pub fn retire(&mut self, ino: Inode) {
+        if ino == Inode::ROOT {
+            return;
+        }
+        let Some(slot) = self.slots.get_mut(&ino.0) else { return };
+        slot.retired = true;
+        if self.displaced.get(&slot.key) == Some(&ino.0) {
+            self.displaced.remove(&slot.key);
+        }
     }
 
     /// The kernel forgets `n` of the times it was told of `ino`.
@@ -139,7 +153,10 @@ impl Inodes {
             return None;
         }
         let slot = self.slots.remove(&ino.0)?;
-        self.displaced.remove(&slot.key);
+        // A retired number leaves the entry of its successor alone.
+        if self.displaced.get(&slot.key) == Some(&ino.0) {
+            self.displaced.remove(&slot.key);
+        }
         Some(slot.parent)
     }
 
@@ -248,6 +265,25 @@ mod tests {
         table.forget(first, 1);
         assert_eq!(table.number(&Key::from("second")), second);
         assert_eq!(table.remember(Inode::ROOT, &Key::from("second")), second);
+    }
+
+    #[test]
+    fn a_retired_number_keeps_its_meaning_and_its_key_gets_another() {
+        let mut table = table();
+        let key = Key::from("a");
+        let first = table.remember(Inode::ROOT, &key);
+        table.retire(first);
+        let second = table.remember(Inode::ROOT, &key);
+        table.retire(second);
+        let third = table.remember(Inode::ROOT, &key);
+        assert!(first != second && second != third && third != first);
+        assert_eq!(table.get(first), table.get(third));
+        table.forget(first, 1);
+        assert_eq!(table.number(&key), third);
+        table.forget(third, 1);
+        assert_eq!(table.number(&key), first, "its own number is free again");
+        table.forget(second, 1);
+        assert_eq!(table.len(), 1);
     }
 
     #[derive(Clone, Debug)]

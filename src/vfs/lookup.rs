@@ -178,6 +178,11 @@ impl Names {
         }
     }
 
+    /// The next lookup of the name of `ino` gives another inode.
+    pub(super) fn retire(&self, ino: Inode) {
+        self.inodes.lock().retire(ino);
+    }
+
     /// How many objects were found that a directory of the same name hides.
     pub fn hidden_objects(&self) -> usize {
         self.hidden.count()
