@@ -1,7 +1,7 @@
 //! When a stream was left for good. Pure: readers and times come as arguments.
 //!
 //! A read elsewhere does not tell a jump from one thread that interleaves several places, so a stream counts as left
-//! when its reader has settled elsewhere (a second adjacent read, or many isolated ones) or has stayed away for a
+//! when its reader has settled elsewhere (a few megabytes, or many isolated reads) or has stayed away for a
 //! while. A reader that came back once is taken for an interleaving one and given more time.
 
 use std::time::Duration;
@@ -19,6 +19,10 @@ pub struct ReaderId {
 
 /// Isolated reads after which a reader is not coming back.
 const ISOLATED_READS: u32 = 16;
+
+/// Bytes of another stream after which a reader has settled there. The kernel cuts one large read into several and adds
+/// its read-ahead, so the second adjacent read does not mean much yet.
+const SETTLED_BYTES: u64 = 2 << 20;
 
 /// Time away after which a reader is not coming back. A round over four places costs four round trips.
 const AWAY: Duration = Duration::from_millis(250);
@@ -54,6 +58,8 @@ struct Left {
     stream: StreamId,
     since: Instant,
     isolated: u32,
+    /// Where the reader is instead, and how much it read there.
+    instead: (StreamId, u64),
 }
 
 impl Jumps {
@@ -74,7 +80,7 @@ impl Jumps {
         match pattern {
             Pattern::Isolated => {
                 if let Some(stream) = reader.stream.take() {
-                    reader.left = Some(Left { stream, since: now, isolated: 0 });
+                    reader.left = Some(Left { stream, since: now, isolated: 0, instead: (stream, 0) });
                 }
                 let left = reader.left.as_mut()?;
                 left.isolated += 1;
@@ -83,19 +89,23 @@ impl Jumps {
                 }
                 reader.left.take().map(|left| left.stream)
             }
-            Pattern::Sequential { stream, .. } => {
+            Pattern::Sequential { stream, moved } => {
                 let was = reader.stream.replace(stream);
-                let left = reader.left.take();
-                if left.is_some_and(|left| left.stream == stream) {
+                if reader.left.is_some_and(|left| left.stream == stream) {
+                    reader.left = None;
                     reader.comes_back = true;
                     return None;
                 }
-                let gone = left.map(|left| left.stream).or(was.filter(|&was| was != stream))?;
-                if reader.comes_back {
-                    reader.left = Some(Left { stream: gone, since: now, isolated: 0 });
-                    return None;
+                let leaves =
+                    was.filter(|&was| was != stream).map(|was| Left { stream: was, since: now, isolated: 0, instead: (stream, 0) });
+                let mut left = reader.left.take().or(leaves)?;
+                let before = if left.instead.0 == stream { left.instead.1 } else { 0 };
+                left.instead = (stream, before + moved);
+                if left.instead.1 >= SETTLED_BYTES && !reader.comes_back {
+                    return Some(left.stream);
                 }
-                Some(gone)
+                reader.left = Some(left);
+                None
             }
         }
     }
@@ -155,7 +165,7 @@ mod tests {
     const OTHER: ReaderId = ReaderId { handle: 1, thread: 200 };
 
     fn sequential(stream: StreamId) -> Pattern {
-        Pattern::Sequential { stream, moved: 1 }
+        Pattern::Sequential { stream, moved: 1 << 20 }
     }
 
     #[test]
@@ -163,6 +173,7 @@ mod tests {
         let (mut jumps, now) = (Jumps::default(), Instant::now());
         assert_eq!(jumps.on_read(ME, 0, sequential(1), now), None);
         assert_eq!(jumps.on_read(ME, 0, Pattern::Isolated, now), None);
+        assert_eq!(jumps.on_read(ME, 0, sequential(2), now), None);
         assert_eq!(jumps.on_read(ME, 0, sequential(2), now), Some(1));
     }
 

@@ -145,7 +145,8 @@ mod tests {
         assert_eq!(look_up(text, "nobody"), entry("DEF", "s1", None));
         assert_eq!(
             look_up("photos:AK:s2", "other"),
-            Err("the credentials file /p has no line for the bucket other and no default line".into())
+            Err("the credentials file /p has no line for the bucket other and no default line; add other:KEY_ID:SECRET or KEY_ID:SECRET"
+                .into())
         );
     }
 

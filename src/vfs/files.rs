@@ -311,6 +311,11 @@ impl Files {
         if version.is_bound(file.direct) {
             return Err(Error::Stale(error));
         }
+        if !file.direct && meta.size < gone.size() {
+            // The kernel asked with the old size and would fill what the new version lacks with zeros: it takes a short
+            // answer for the end of the file only when nothing changed the attributes since it asked, and we just did.
+            return Err(Error::Stale(error));
+        }
         version.state = state;
         version.object = Arc::new(self.reader.open(&meta));
         Ok(())

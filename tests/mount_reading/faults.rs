@@ -65,10 +65,11 @@ fn a_burst_of_503_is_outlived() {
     let content = server.put_synthetic("d/a", SIZE);
     let mount = Daemon::new(&server).start();
     // The names are asked for in the burst as well.
-    server.fault(Fault::new(Effect::Status(503)).first(20));
+    // Fewer than one request may try, whichever of those under way they hit.
+    server.fault(Fault::new(Effect::Status(503)).first(10));
     server.reset_log();
     read_and_compare(&open(&mount.join("d/a"), BOTH[0]), content, 0..SIZE, 256 * KIB);
-    assert_eq!(server.requests().iter().filter(|request| request.status == 503).count(), 20);
+    assert_eq!(server.requests().iter().filter(|request| request.status == 503).count(), 10);
 }
 
 fn a_store_that_fails_every_third_time_is_read_right() {

@@ -119,10 +119,18 @@ fn a_new_size_is_seen() {
         // The listing tells the kernel the old sizes.
         let names: Vec<_> = std::fs::read_dir(mount.path()).expect("it is a directory").collect();
         assert_eq!(names.len(), sizes.len());
-        for (i, &(_, new_size)) in sizes.iter().enumerate() {
+        for (i, &(old_size, new_size)) in sizes.iter().enumerate() {
             let new = server.put_synthetic(&i.to_string(), new_size);
             let mut reader = open(&mount.join(i.to_string()), through);
             let (mut all, mut piece) = (Vec::new(), vec![0; 300_000]);
+            if matches!(through, Through::Pages) && new_size < old_size {
+                // The kernel would make up what is missing.
+                let error = reader
+                    .read(&mut piece)
+                    .expect_err("a shorter version cannot be read through pages that were asked for with the old size");
+                assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+                reader = open(&mount.join(i.to_string()), through);
+            }
             loop {
                 let n = reader.read(&mut piece).expect("the new version can be read");
                 all.extend_from_slice(&piece[..n]);
