@@ -90,11 +90,14 @@ fn under_load() {
     }
 }
 
+/// Whether a beginning mount has come as far as a stage.
+type Reached = fn(&S3Server, &Place) -> bool;
+
 /// The signal finds the process before the store was asked, while it is asked, and as soon as there is a mount.
 fn at_once() {
     let server = S3Server::start();
     server.fault(Fault::new(Effect::Delay(Duration::from_millis(100))).kind(Kind::List).first(1));
-    let stages: [(&str, fn(&S3Server, &Place) -> bool); 3] =
+    let stages: [(&str, Reached); 3] =
         [("started", |_, _| true), ("asking", |server, _| server.count(Kind::List) > 0), ("mounted", |_, place| place.is_mounted())];
     for (stage, reached) in [stages[1], stages[0], stages[2], stages[2], stages[2]] {
         server.reset_log();

@@ -2,7 +2,7 @@
 //! s3s-fs, our own S3 and OSS servers, and moto, which others wrote. Stores deviate (s3s-fs serves GETs without looking at
 //! If-Match); our client keeps the promise all the same.
 //!
-//! moto runs as a child process: `pip install 'moto[server]'`, with `moto_server` on PATH or named by WINDLASS_MOTO.
+//! moto runs as a child process: `pip install 'moto[server]'`, with `moto_server` on PATH or named by MOTO_SERVER.
 //! Without it its trials are reported as ignored; one that is named and does not start fails them.
 
 mod faults;

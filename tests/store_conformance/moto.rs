@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Why there is none.
-pub const ABSENT: &str = "moto_server is not on PATH: pip install 'moto[server]', or name it in WINDLASS_MOTO";
+pub const ABSENT: &str = "moto_server is not on PATH: pip install 'moto[server]', or name it in MOTO_SERVER";
 
 /// Python on a busy machine imports its modules for a while.
 const START: Duration = Duration::from_secs(60);
@@ -28,9 +28,9 @@ struct Running {
 }
 
 impl Moto {
-    /// The program that WINDLASS_MOTO names, else `moto_server` on PATH.
+    /// The program that MOTO_SERVER names, else `moto_server` on PATH.
     pub fn find() -> Self {
-        let named = env::var_os("WINDLASS_MOTO").filter(|name| !name.is_empty()).map(PathBuf::from);
+        let named = env::var_os("MOTO_SERVER").filter(|name| !name.is_empty()).map(PathBuf::from);
         let on_path = || {
             let path = env::var_os("PATH")?;
             env::split_paths(&path).map(|dir| dir.join("moto_server")).find(|program| program.is_file())
