@@ -89,6 +89,18 @@ pub trait RangeSink: Send {
     fn advance(&mut self, n: usize);
 }
 
+/// Hands `bytes`, the next of a range, to the sink.
+fn pour(mut bytes: &[u8], sink: &mut dyn RangeSink) {
+    while !bytes.is_empty() {
+        let spare = sink.spare();
+        let n = spare.len().min(bytes.len());
+        assert!(n > 0, "a sink has room until its range is complete");
+        spare[..n].copy_from_slice(&bytes[..n]);
+        sink.advance(n);
+        bytes = &bytes[n..];
+    }
+}
+
 /// One bucket of one store.
 ///
 /// Dropping a future cancels its request: the connection of an unfinished body is closed.

@@ -177,7 +177,7 @@ impl RangeClient {
                 return Err(corrupt(request, format!("long body: more than {wanted} bytes")));
             }
             got += piece.len() as u64;
-            fill(sink, &piece);
+            super::pour(&piece, sink);
         }
     }
 
@@ -273,17 +273,6 @@ fn is_other_version(headers: &HeaderMap, request: &RangeRequest) -> bool {
         (Some(etag), _) => !same_version(etag, &request.etag),
         (None, Some(total)) => total < request.range.end,
         (None, None) => false,
-    }
-}
-
-fn fill(sink: &mut dyn RangeSink, mut piece: &[u8]) {
-    while !piece.is_empty() {
-        let spare = sink.spare();
-        let n = spare.len().min(piece.len());
-        assert!(n > 0, "a sink has room until its range is complete");
-        spare[..n].copy_from_slice(&piece[..n]);
-        sink.advance(n);
-        piece = &piece[n..];
     }
 }
 

@@ -287,20 +287,9 @@ impl Content {
 
     fn copy(&self, from: u64, n: u64, sink: &mut dyn RangeSink) {
         match self {
-            Self::Stored(bytes) => copy(&bytes[from as usize..(from + n) as usize], sink),
-            Self::Synthetic(_, content) => content.pieces(from..from + n).for_each(|piece| copy(&piece, sink)),
+            Self::Stored(bytes) => super::pour(&bytes[from as usize..(from + n) as usize], sink),
+            Self::Synthetic(_, content) => content.pieces(from..from + n).for_each(|piece| super::pour(&piece, sink)),
         }
-    }
-}
-
-fn copy(mut bytes: &[u8], sink: &mut dyn RangeSink) {
-    while !bytes.is_empty() {
-        let spare = sink.spare();
-        let n = spare.len().min(bytes.len());
-        assert!(n > 0, "a sink has room until its range is complete");
-        spare[..n].copy_from_slice(&bytes[..n]);
-        sink.advance(n);
-        bytes = &bytes[n..];
     }
 }
 
