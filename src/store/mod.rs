@@ -11,6 +11,7 @@ mod open;
 mod options;
 mod oss;
 mod passwd;
+mod plain;
 mod range;
 mod redirect;
 mod retry;
