@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::budget::Lease;
 use crate::store::RangeSink;
@@ -163,27 +164,31 @@ impl Drop for Waiting<'_> {
 }
 
 /// The store's side of an extent: takes the bytes and wakes who can go on.
-pub(super) struct Filling<'a> {
+pub(super) struct Filling<'a, F> {
     writer: FrontWriter<Lease>,
     extent: &'a Extent,
+    on_first_byte: Option<F>,
 }
 
-impl<'a> Filling<'a> {
-    /// Gives `extent` the memory that its bytes will be in.
-    pub fn new(extent: &'a Extent, lease: Lease) -> Self {
+impl<'a, F: FnOnce(Instant)> Filling<'a, F> {
+    /// Gives `extent` the memory that its bytes will be in. `on_first_byte` hears when they begin to come.
+    pub fn new(extent: &'a Extent, lease: Lease, on_first_byte: F) -> Self {
         let (writer, reader) = crate::sys::front(lease, extent.len());
         extent.front.set(reader).expect("an extent is filled once");
-        Self { writer, extent }
+        Self { writer, extent, on_first_byte: Some(on_first_byte) }
     }
 }
 
-impl RangeSink for Filling<'_> {
+impl<F: FnOnce(Instant) + Send> RangeSink for Filling<'_, F> {
     fn spare(&mut self) -> &mut [u8] {
         self.writer.spare()
     }
 
     fn advance(&mut self, n: usize) {
         self.writer.advance(n);
+        if let Some(hear) = self.on_first_byte.take() {
+            hear(Instant::now());
+        }
         self.extent.wake();
     }
 }
@@ -209,7 +214,7 @@ mod tests {
         let mut far = Box::pin(wait(&extent, 100));
         assert!(futures::poll!(&mut near).is_pending());
         assert!(futures::poll!(&mut far).is_pending());
-        let mut filling = Filling::new(&extent, lease(100));
+        let mut filling = Filling::new(&extent, lease(100), |_| {});
         filling.spare()[..50].fill(7);
         filling.advance(50);
         assert_eq!(near.await, Ok(()));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio::task::AbortHandle;
-use tokio::time::Duration;
+use tokio::time::{Duration, Instant};
 
 use crate::budget::Lease;
 use crate::store::RangeRequest;
@@ -11,6 +11,7 @@ use crate::store::RangeRequest;
 use super::extent::{Extent, Filling};
 use super::gate::{Entry, Place};
 use super::object::{Fetches, Object};
+use super::pace::Link;
 use super::{ReadError, Shared};
 
 /// A reader that waits for memory looks this often for something to let go: what was in use a moment ago may not be
@@ -33,6 +34,10 @@ impl Fetches for Fetcher<'_> {
         self.shared.budget.try_lease(len)
     }
 
+    fn link(&self) -> Link {
+        self.shared.link()
+    }
+
     fn stamp(&self) -> u64 {
         self.shared.stamp()
     }
@@ -53,8 +58,11 @@ async fn bring(shared: &Arc<Shared>, object: &Object, extent: &Extent, lease: Op
     };
     let _place = enter(shared, extent).await;
     let request = RangeRequest { key: object.key.clone(), range: extent.range.clone(), etag: object.etag.clone() };
-    let mut filling = Filling::new(extent, lease);
-    shared.store.get_range(&request, &mut filling).await.map_err(ReadError::Store)
+    let started = Instant::now();
+    let mut filling = Filling::new(extent, lease, |now| shared.pace.lock().on_first_byte(now, now - started));
+    shared.store.get_range(&request, &mut filling).await.map_err(ReadError::Store)?;
+    shared.pace.lock().on_end(started.elapsed(), extent.len() as u64);
+    Ok(())
 }
 
 /// Memory for a reader that waits: takes it from who can spare it, then queues.

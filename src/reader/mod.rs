@@ -15,6 +15,7 @@ mod gate;
 mod jumps;
 mod object;
 mod options;
+mod pace;
 mod plan;
 mod streams;
 mod window;
@@ -40,7 +41,7 @@ use extent::Extent;
 use fetch::Fetcher;
 use gate::Gate;
 use object::{Object, Spare};
-use streams::StreamId;
+use pace::{Link, Pace};
 
 /// Most GETs in flight when nobody chose: twice what ossfs 1 uses, enough for 10 GB/s at 90 MB/s a connection.
 const AUTO_CONCURRENCY: usize = 128;
@@ -102,6 +103,7 @@ struct Shared {
     gate: Arc<Gate>,
     objects: Mutex<HashMap<(Key, ETag), Arc<Object>>>,
     active: Mutex<(Instant, usize)>,
+    pace: Mutex<Pace>,
     stamps: AtomicU64,
     handles: AtomicU64,
 }
@@ -121,6 +123,7 @@ impl Reader {
             gate,
             objects: Mutex::default(),
             active: Mutex::new((Instant::now(), 0)),
+            pace: Mutex::new(Pace::new(Instant::now())),
             stamps: AtomicU64::new(0),
             handles: AtomicU64::new(0),
         }))
@@ -157,6 +160,10 @@ impl Reader {
 impl Shared {
     fn stamp(&self) -> u64 {
         self.stamps.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn link(&self) -> Link {
+        self.pace.lock().link(Instant::now())
     }
 
     fn open_objects(&self) -> Vec<Arc<Object>> {
@@ -245,7 +252,7 @@ impl ObjectHandle {
         let read = offset.min(self.object.size)..offset.saturating_add(len as u64).min(self.object.size);
         let (shared, object) = (&self.shared, &self.object);
         if read.is_empty() {
-            return Pending { read, extents: Vec::new(), stream: None, shared: Arc::clone(shared), object: Arc::clone(object) };
+            return Pending { read, extents: Vec::new(), shared: Arc::clone(shared), object: Arc::clone(object) };
         }
         let who = ReaderId { handle: self.id, thread };
         let (planned, cancelled) = object.on_read(who, &read, shared.share(), &shared.options, &Fetcher { shared, object });
@@ -257,7 +264,7 @@ impl ObjectHandle {
             // Pieces of earlier random reads make room for a window; other windows do not.
             shared.reclaim_pieces();
         }
-        Pending { read, extents: planned.extents, stream: planned.stream, shared: Arc::clone(shared), object: Arc::clone(object) }
+        Pending { read, extents: planned.extents, shared: Arc::clone(shared), object: Arc::clone(object) }
     }
 
     /// Both steps of a read.
@@ -295,7 +302,6 @@ impl Drop for ObjectHandle {
 pub struct Pending {
     read: Range<u64>,
     extents: Vec<Arc<Extent>>,
-    stream: Option<StreamId>,
     shared: Arc<Shared>,
     object: Arc<Object>,
 }
@@ -315,7 +321,6 @@ impl Pending {
     /// What the store said after its retries, or that nothing came within the deadline.
     pub async fn finish(mut self) -> Result<ReadData, ReadError> {
         self.shared.metrics.window_misses.add(1);
-        self.object.on_wait(self.stream);
         let deadline = self.shared.deadline;
         let data = tokio::time::timeout(deadline, self.wait()).await.map_err(|_| ReadError::Deadline(deadline))??;
         self.shared.metrics.read_bytes.add(data.len() as u64);

@@ -16,6 +16,7 @@ use crate::store::{ETag, Key, ObjectMeta};
 
 use super::extent::Extent;
 use super::jumps::{Jumps, ReaderId};
+use super::pace::Link;
 use super::plan::{self, Reach};
 use super::streams::{Pattern, StreamId, StreamTable, TABLE_SIZE};
 use super::window::Window;
@@ -69,6 +70,8 @@ pub(super) trait Fetches {
     fn start(&self, extent: &Arc<Extent>, lease: Option<Lease>) -> AbortHandle;
     /// Memory for a prefetch, if there is some.
     fn memory(&self, len: usize) -> Option<Lease>;
+    /// What is known of the path to the store.
+    fn link(&self) -> Link;
     /// The next stamp of the order of use.
     fn stamp(&self) -> u64;
 }
@@ -79,8 +82,6 @@ pub(super) struct Planned {
     pub extents: Vec<Arc<Extent>>,
     /// Bytes that were not prefetched because there was no memory.
     pub short_bytes: usize,
-    /// The stream the read belongs to.
-    pub stream: Option<StreamId>,
     /// The read began a stream.
     pub new_stream: bool,
 }
@@ -147,7 +148,7 @@ impl Object {
             Pattern::Isolated => (self.isolated(&state, read, chunk), chunk, None),
             Pattern::Sequential { stream, moved } => {
                 new_stream = !state.windows.iter().any(|running| running.stream == stream);
-                let (crossed, reach) = state.advance(stream, read, moved, now, share, options);
+                let (crossed, reach) = state.advance(stream, read, moved, now, share, options, &fetches.link());
                 if crossed {
                     cancelled += state.sweep(options);
                 }
@@ -158,16 +159,7 @@ impl Object {
         };
         let short_bytes = state.fetch_missing(&want, read, unit, stream.is_some(), fetches);
         let extents = state.covering(read, fetches.stamp());
-        (Planned { extents, short_bytes, stream, new_stream }, cancelled)
-    }
-
-    /// A read of `stream` has to wait.
-    pub fn on_wait(&self, stream: Option<StreamId>) {
-        if let Some(stream) = stream
-            && let Some(running) = self.state.lock().windows.iter_mut().find(|running| running.stream == stream)
-        {
-            running.window.on_wait();
-        }
+        (Planned { extents, short_bytes, new_stream }, cancelled)
     }
 
     /// The extents that hold `read` now, after an earlier one was given up; missing bytes are asked for again.
@@ -258,7 +250,7 @@ impl State {
     }
 
     /// Moves a stream's window; says whether the stream entered another chunk, and how far it may run ahead.
-    fn advance(&mut self, stream: StreamId, read: &Range<u64>, moved: u64, now: Instant, share: u64, options: &Options) -> (bool, Reach) {
+    fn advance(&mut self, stream: StreamId, read: &Range<u64>, moved: u64, now: Instant, share: u64, options: &Options, link: &Link) -> (bool, Reach) {
         let chunk = options.chunk_size.as_u64();
         if !self.windows.iter().any(|running| running.stream == stream) {
             let window = Window::new(options.prefetch_chunks, now);
@@ -270,7 +262,7 @@ impl State {
         let before = running.at;
         if moved > 0 {
             running.at = running.at.max(read.start);
-            running.window.on_read(now, moved, chunk);
+            running.window.on_read(now, moved, chunk, link);
         }
         (before / chunk != running.at / chunk, plan::reach(running.window.depth(), chunk, share))
     }

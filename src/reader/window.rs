@@ -1,14 +1,17 @@
 //! How far ahead one stream is fetched. Pure: the time comes as an argument.
 //!
 //! The window opens with the first read and doubles with the bytes that are read until it has N chunks. With
-//! `prefetch-chunks=auto` N itself is a guess that is tested: when a reader still waits with N chunks in flight,
-//! N is doubled, and kept only if more bytes per second came of it.
+//! `prefetch-chunks=auto` N follows the bandwidth-delay product: what the reader took per second lately, times what a
+//! GET takes, and some more. As long as the window is what holds the reader back this makes it grow from turn to turn;
+//! where more GETs bring nothing (the reader, the machine or the path is the limit) it stays, and where they are not
+//! needed it shrinks, because memory that was not just in use costs as much as the copy into it.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::PrefetchChunks;
+use super::pace::Link;
 
 /// Chunks ahead of the first read. Three GETs in flight already hide most of a round trip.
 const FIRST_DEPTH: u32 = 2;
@@ -16,18 +19,24 @@ const FIRST_DEPTH: u32 = 2;
 /// Bytes to read before the window doubles again, so that a reader of headers does not open it wide.
 const DOUBLE_EVERY: u64 = 128 << 10;
 
-/// Where `auto` starts.
-const AUTO_START: u32 = 32;
+/// Where `auto` starts when nothing is known of the store.
+const AUTO_START: u32 = 8;
+
+/// With fewer chunks a reader waits at every seam.
+const AUTO_LEAST: u32 = 4;
 
 /// Where `auto` ends, whatever the memory: 8 GiB/s at 100 ms with 4 MiB chunks is 200.
 const AUTO_END: u32 = 256;
 
-/// A larger window stays when throughput grew by this factor: where latency is the limit twice as many GETs bring
-/// nearly twice as much, and a busy machine is noisy.
-const WORTH_IT: f64 = 1.25;
+/// Until a reader has shown how fast it is, it is taken for one of so many bytes a second.
+const HOPED_RATE: f64 = 4e9;
 
-/// Turns to wait before another attempt after one that brought nothing.
-const REST_TURNS: u32 = 16;
+/// Bytes in flight over those that rate and time of a GET ask for: room to grow, and for GETs that are slower than
+/// the fastest.
+const ROOM: f64 = 1.5;
+
+/// The fastest of so many turns counts: one that was held up says little.
+const TURNS: usize = 4;
 
 /// The window of one stream.
 #[derive(Clone, Debug)]
@@ -44,10 +53,9 @@ pub(super) struct Window {
 struct Auto {
     turn_started: Instant,
     turn_bytes: u64,
-    waited: bool,
-    rest: u32,
-    /// Bound and throughput before the growth that is being tested.
-    trial: Option<(u32, f64)>,
+    /// Bytes a second of the latest turns. The first turn of a stream opens the window and is not among them.
+    rates: [f64; TURNS],
+    turns: usize,
 }
 
 impl Window {
@@ -55,8 +63,7 @@ impl Window {
         let (bound, auto) = match chunks {
             PrefetchChunks::Fixed(bound) => (bound, None),
             PrefetchChunks::Auto => {
-                let auto = Auto { turn_started: now, turn_bytes: 0, waited: false, rest: 0, trial: None };
-                (AUTO_START, Some(auto))
+                (AUTO_START, Some(Auto { turn_started: now, turn_bytes: 0, rates: [0.0; TURNS], turns: 0 }))
             }
         };
         let depth = FIRST_DEPTH.min(bound);
@@ -75,71 +82,68 @@ impl Window {
     }
 
     /// The stream read `moved` new bytes.
-    pub fn on_read(&mut self, now: Instant, moved: u64, chunk_bytes: u64) {
+    pub fn on_read(&mut self, now: Instant, moved: u64, chunk_bytes: u64, link: &Link) {
+        if let Some(auto) = &mut self.auto {
+            let bound = auto.on_read(now, moved, chunk_bytes, link, self.bound);
+            if bound < self.bound {
+                self.kept = self.kept.max(self.depth);
+            } else if auto.turn_bytes == 0 {
+                self.kept = self.depth;
+            }
+            self.bound = bound;
+        }
         self.unspent += moved;
         if self.unspent >= DOUBLE_EVERY {
             self.unspent = 0;
-            self.depth = self.depth.saturating_mul(2).min(self.bound);
+            self.depth = self.depth.saturating_mul(2);
         }
-        let full = self.depth == self.bound;
-        if let Some(auto) = &mut self.auto {
-            auto.turn_bytes += moved;
-            // A turn lets every chunk of the window go by once, so that what was in flight is what is measured.
-            if full && auto.turn_bytes >= u64::from(self.bound) * chunk_bytes {
-                self.kept = self.depth;
-                self.bound = auto.on_turn(now, self.bound);
-                self.depth = self.depth.min(self.bound);
-            }
-        }
-    }
-
-    /// A read of the stream had to wait.
-    pub fn on_wait(&mut self) {
-        if let Some(auto) = &mut self.auto {
-            auto.waited = true;
-        }
+        let probed = self.auto.is_some() && link.is_probed;
+        self.depth = self.depth.min(if probed { (self.bound / 2).max(AUTO_LEAST) } else { self.bound });
     }
 }
 
 impl Auto {
-    /// The bound for the next turn.
-    fn on_turn(&mut self, now: Instant, bound: u32) -> u32 {
-        let elapsed = now.duration_since(self.turn_started).max(Duration::from_micros(1));
-        let rate = self.turn_bytes as f64 / elapsed.as_secs_f64();
-        let waited = std::mem::take(&mut self.waited);
+    /// The bound from here on.
+    fn on_read(&mut self, now: Instant, moved: u64, chunk_bytes: u64, link: &Link, bound: u32) -> u32 {
+        self.turn_bytes += moved;
+        let Some(time) = link.time_of(chunk_bytes) else { return bound };
+        let chunks = |rate: f64| ((rate * time.as_secs_f64() / chunk_bytes as f64).ceil() as u32).clamp(AUTO_LEAST, AUTO_END);
+        let elapsed = now.duration_since(self.turn_started);
+        // A turn lets every chunk of the window go by once, so that what was in flight is what is measured.
+        let over = self.turn_bytes >= u64::from(bound) * chunk_bytes && elapsed >= time;
+        if !over {
+            return if self.turns == 0 { chunks(HOPED_RATE) } else { bound };
+        }
+        if self.turns > 0 {
+            self.rates[self.turns % TURNS] = self.turn_bytes as f64 / elapsed.max(Duration::from_micros(1)).as_secs_f64();
+        }
+        self.turns += 1;
         (self.turn_started, self.turn_bytes) = (now, 0);
-        if let Some((before, rate_before)) = self.trial.take()
-            && rate < rate_before * WORTH_IT
-        {
-            self.rest = REST_TURNS;
-            return before;
-        }
-        if self.rest > 0 {
-            self.rest -= 1;
-            return bound;
-        }
-        if !waited || bound >= AUTO_END {
-            return bound;
-        }
-        self.trial = Some((bound, rate));
-        (bound * 2).min(AUTO_END)
+        let fastest = self.rates.iter().copied().fold(0.0, f64::max);
+        if fastest > 0.0 { chunks(fastest * ROOM) } else { bound }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::pace::Pace;
     use super::*;
 
     const CHUNK: u64 = 4 << 20;
 
-    /// Reads one chunk a call for `turns` turns at `rate(bound)` bytes a second, waiting each time.
-    fn run(window: &mut Window, mut now: Instant, turns: u32, rate: impl Fn(u32) -> f64) -> Instant {
-        for _ in 0..turns {
-            for _ in 0..window.bound {
-                now += Duration::from_secs_f64(CHUNK as f64 / rate(window.bound));
-                window.on_wait();
-                window.on_read(now, CHUNK, CHUNK);
-            }
+    /// A path on which a GET of a chunk takes `whole`.
+    fn link(now: Instant, whole: Duration) -> Link {
+        let mut pace = Pace::new(now);
+        pace.on_first_byte(now, whole / 3);
+        pace.on_end(whole, CHUNK);
+        pace.link(now)
+    }
+
+    /// Reads one chunk a call for `chunks` chunks at `rate(bound)` bytes a second.
+    fn run(window: &mut Window, mut now: Instant, chunks: u32, link: &Link, rate: impl Fn(u32) -> f64) -> Instant {
+        for _ in 0..chunks {
+            now += Duration::from_secs_f64(CHUNK as f64 / rate(window.depth()));
+            window.on_read(now, CHUNK, CHUNK, link);
         }
         now
     }
@@ -150,7 +154,7 @@ mod tests {
         let mut window = Window::new(PrefetchChunks::Fixed(32), now);
         let depths: Vec<u32> = (0..6)
             .map(|_| {
-                window.on_read(now, 1 << 20, CHUNK);
+                window.on_read(now, 1 << 20, CHUNK, &Link::default());
                 window.depth()
             })
             .collect();
@@ -162,73 +166,90 @@ mod tests {
         let now = Instant::now();
         let mut window = Window::new(PrefetchChunks::Fixed(32), now);
         for _ in 0..31 {
-            window.on_read(now, 4096, CHUNK);
+            window.on_read(now, 4096, CHUNK, &Link::default());
         }
         assert_eq!(window.depth(), 2);
-        window.on_read(now, 4096, CHUNK);
+        window.on_read(now, 4096, CHUNK, &Link::default());
         assert_eq!(window.depth(), 4);
     }
 
     #[test]
     fn a_fixed_bound_is_hard_and_zero_means_no_prefetch() {
+        let now = Instant::now();
         for bound in [0, 1, 3] {
-            let mut window = Window::new(PrefetchChunks::Fixed(bound), Instant::now());
-            run(&mut window, Instant::now(), 100, |_| 1e6);
-            for _ in 0..10 {
-                window.on_wait();
-                window.on_read(Instant::now(), CHUNK, CHUNK);
-            }
+            let mut window = Window::new(PrefetchChunks::Fixed(bound), now);
+            run(&mut window, now, 1000, &link(now, Duration::from_millis(60)), |_| 1e6);
             assert_eq!(window.depth(), bound);
         }
     }
 
     #[test]
-    fn auto_grows_while_more_in_flight_brings_more() {
+    fn a_distant_store_is_given_many_at_once_and_a_near_one_few() {
         let now = Instant::now();
+        for (whole, depth) in [(60, 58), (10, 10), (1, AUTO_LEAST)] {
+            let mut window = Window::new(PrefetchChunks::Auto, now);
+            for _ in 0..10 {
+                window.on_read(now, 128 << 10, CHUNK, &link(now, Duration::from_millis(whole)));
+            }
+            assert_eq!(window.depth(), depth);
+        }
+    }
+
+    #[test]
+    fn it_grows_while_more_in_flight_brings_more() {
+        let now = Instant::now();
+        let time = Duration::from_millis(200);
         let mut window = Window::new(PrefetchChunks::Auto, now);
-        run(&mut window, now, 40, |bound| f64::from(bound) * 50e6);
+        run(&mut window, now, 5000, &link(now, time), |depth| f64::from(depth) * CHUNK as f64 / time.as_secs_f64());
         assert_eq!(window.depth(), AUTO_END);
     }
 
     #[test]
-    fn auto_goes_back_when_growth_brought_nothing() {
+    fn it_settles_at_the_bandwidth_delay_product_and_a_half() {
+        let now = Instant::now();
+        let time = Duration::from_millis(100);
+        // 40 chunks a second and GET: 4 in flight are enough, 6 leave room.
+        let path = |depth: u32| f64::from(depth.min(40)) * CHUNK as f64 / time.as_secs_f64();
+        let mut window = Window::new(PrefetchChunks::Auto, now);
+        run(&mut window, now, 5000, &link(now, time), path);
+        assert_eq!(window.depth(), 60);
+    }
+
+    #[test]
+    fn a_slow_reader_gives_the_memory_back() {
         let now = Instant::now();
         let mut window = Window::new(PrefetchChunks::Auto, now);
-        run(&mut window, now, 6, |bound| f64::from(bound.min(64)) * 50e6);
-        assert_eq!(window.depth(), 64);
+        run(&mut window, now, 1000, &link(now, Duration::from_millis(60)), |_| 50e6);
+        assert_eq!((window.depth(), window.kept()), (AUTO_LEAST, AUTO_LEAST));
     }
 
     #[test]
     fn what_a_wider_window_brought_is_kept_until_it_was_read() {
         let now = Instant::now();
+        let near = link(now, Duration::from_millis(60));
         let mut window = Window::new(PrefetchChunks::Auto, now);
-        let mut narrowed = 0;
-        let mut at = now;
+        let (mut at, mut narrowed) = (now, 0);
         for _ in 0..600 {
             let before = window.depth();
-            at = run_one(&mut window, at);
+            at = run(&mut window, at, 1, &near, |_| 100e6);
             if window.depth() < before {
                 narrowed += 1;
-                assert_eq!(window.kept(), before);
+                assert!(window.kept() >= before);
             }
         }
         assert!(narrowed > 0);
     }
 
-    fn run_one(window: &mut Window, now: Instant) -> Instant {
-        let now = now + Duration::from_millis(10);
-        window.on_wait();
-        window.on_read(now, CHUNK, CHUNK);
-        now
-    }
-
     #[test]
-    fn auto_stays_where_it_is_when_nobody_waits() {
+    fn a_probe_halves_it_for_its_time() {
         let now = Instant::now();
+        let normal = link(now, Duration::from_millis(60));
         let mut window = Window::new(PrefetchChunks::Auto, now);
-        for step in 0..1000 {
-            window.on_read(now + Duration::from_millis(step), CHUNK, CHUNK);
-        }
-        assert_eq!(window.depth(), AUTO_START);
+        run(&mut window, now, 8, &normal, |_| 1e9);
+        let before = window.depth();
+        window.on_read(now, 128 << 10, CHUNK, &Link { is_probed: true, ..normal });
+        assert_eq!(window.depth(), before / 2);
+        window.on_read(now, 128 << 10, CHUNK, &normal);
+        assert_eq!(window.depth(), before);
     }
 }

@@ -1,0 +1,155 @@
+//! What a GET takes when nothing is in its way: the time part of the bandwidth-delay product. Pure.
+//!
+//! The least of what was seen lately counts, because everything else (more GETs than the path carries, a busy
+//! machine) only adds. So that a queue of our own making is not taken for the path in the end, windows are halved for a
+//! moment before old observations are forgotten; the GETs of that moment see the path as it is.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Observations count for one to two of these.
+const EPOCH: Duration = Duration::from_secs(10);
+
+/// The last part of an epoch, in which windows are halved: several round trips of a distant store.
+const PROBE: Duration = Duration::from_millis(300);
+
+/// Smaller bodies say nothing of the bandwidth of a connection.
+const TELLING_BYTES: u64 = 512 << 10;
+
+/// A GET of a chunk takes about so many times its first-byte latency where nothing better is known: stores in the
+/// cloud answer after 15 to 30 ms and send 4 MiB in 40 to 50.
+const TIMES_LATENCY: u32 = 3;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Pace {
+    epoch_started: Instant,
+    before: Seen,
+    now: Seen,
+}
+
+/// The least times of an epoch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    latency: Option<Duration>,
+    /// For a mebibyte, after the first byte.
+    transfer: Option<Duration>,
+}
+
+/// What windows go by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Link {
+    latency: Option<Duration>,
+    transfer: Option<Duration>,
+    /// Windows are to be halved now.
+    pub is_probed: bool,
+}
+
+impl Pace {
+    pub fn new(now: Instant) -> Self {
+        Self { epoch_started: now, before: Seen::default(), now: Seen::default() }
+    }
+
+    /// The first byte of a GET came after `latency`.
+    pub fn on_first_byte(&mut self, now: Instant, latency: Duration) {
+        if now.duration_since(self.epoch_started) >= EPOCH {
+            self.epoch_started = now;
+            self.before = Seen { latency: self.now.latency.or(self.before.latency), transfer: self.now.transfer.or(self.before.transfer) };
+            self.now = Seen::default();
+        }
+        self.now.latency = Some(least(self.now.latency, latency));
+    }
+
+    /// A GET of `bytes` has ended after `whole`.
+    pub fn on_end(&mut self, whole: Duration, bytes: u64) {
+        let Some(latency) = self.now.latency.or(self.before.latency) else { return };
+        if bytes >= TELLING_BYTES {
+            // Not after its own first byte: when that is noticed late, much of the body is there already.
+            let transfer = whole.saturating_sub(latency).mul_f64((1 << 20) as f64 / bytes as f64);
+            self.now.transfer = Some(least(self.now.transfer, transfer));
+        }
+    }
+
+    /// What is known at `now`.
+    pub fn link(&self, now: Instant) -> Link {
+        let age = now.duration_since(self.epoch_started);
+        let both = |a: Option<Duration>, b: Option<Duration>| a.map_or(b, |a| Some(least(b, a)));
+        Link {
+            latency: both(self.before.latency, self.now.latency),
+            transfer: both(self.before.transfer, self.now.transfer),
+            is_probed: (EPOCH - PROBE..EPOCH).contains(&age),
+        }
+    }
+}
+
+impl Link {
+    /// The time of a GET of `bytes`, from the request to the last byte.
+    pub fn time_of(&self, bytes: u64) -> Option<Duration> {
+        let latency = self.latency?;
+        let transfer = |transfer: Duration| transfer.mul_f64(bytes as f64 / (1 << 20) as f64);
+        Some(self.transfer.map_or(latency * TIMES_LATENCY, |per_mib| latency + transfer(per_mib)))
+    }
+}
+
+fn least(a: Option<Duration>, b: Duration) -> Duration {
+    a.map_or(b, |a| a.min(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    fn get(pace: &mut Pace, now: Instant, first: Duration, whole: Duration, bytes: u64) {
+        pace.on_first_byte(now, first);
+        pace.on_end(whole, bytes);
+    }
+
+    #[test]
+    fn nothing_is_known_before_the_first_answer() {
+        let now = Instant::now();
+        assert_eq!(Pace::new(now).link(now).time_of(4 * MIB), None);
+    }
+
+    #[test]
+    fn the_latency_alone_gives_a_guess_and_a_body_the_answer() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        get(&mut pace, now, ms(20), ms(21), 128 << 10);
+        assert_eq!(pace.link(now).time_of(4 * MIB), Some(ms(60)));
+        get(&mut pace, now, ms(30), ms(60), 4 * MIB);
+        assert_eq!(pace.link(now).time_of(4 * MIB), Some(ms(60)));
+        get(&mut pace, now, ms(20), ms(40), 4 * MIB);
+        assert_eq!(pace.link(now).time_of(8 * MIB), Some(ms(60)));
+    }
+
+    #[test]
+    fn old_observations_are_forgotten_after_a_probe() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        get(&mut pace, now, ms(10), ms(20), 4 * MIB);
+        assert!(!pace.link(now + EPOCH - PROBE - ms(1)).is_probed);
+        assert!(pace.link(now + EPOCH - PROBE).is_probed);
+        for epoch in 1..=2 {
+            assert_eq!(pace.link(now).time_of(4 * MIB), Some(ms(20)));
+            get(&mut pace, now + EPOCH * epoch, ms(50), ms(100), 4 * MIB);
+        }
+        assert_eq!(pace.link(now + EPOCH * 2).time_of(4 * MIB), Some(ms(100)));
+        assert!(!pace.link(now + EPOCH * 2).is_probed);
+    }
+
+    #[test]
+    fn a_pause_forgets_nothing_that_is_not_replaced() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        get(&mut pace, now, ms(10), ms(20), 4 * MIB);
+        get(&mut pace, now + EPOCH * 100, ms(15), ms(16), 1000);
+        assert_eq!(pace.link(now + EPOCH * 100).time_of(4 * MIB), Some(ms(20)));
+    }
+}
