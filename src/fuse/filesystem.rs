@@ -1,5 +1,5 @@
-//! Decodes the kernel's requests, answers at once what is in memory and leaves the rest to a task of the runtime: a
-//! FUSE thread never waits for the network. Operations that would change the bucket are refused: the kernel refuses
+//! Decodes the kernel's requests, answers at once what is in memory, parks reads whose bytes are under way (who brings
+//! them answers) and leaves the rest to a task of the runtime: a FUSE thread never waits for the network. Operations that would change the bucket are refused: the kernel refuses
 //! most of them itself on a read-only mount, but whoever mounts for us (`/dev/fd/N`) may not have made it one.
 
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::reader::ReadData;
-use crate::vfs::{Entry, Error, Files, HandleId, Inode, Names, Opened, Result};
+use crate::vfs::{Entry, Error, Files, HandleId, Inode, Names, OpenFile, Opened, Read, Result};
 
 use super::convert::{absent, attr, errno, ino};
 use super::directories::Directories;
@@ -144,12 +144,11 @@ impl Filesystem for Bucket {
         match file.ready(&read) {
             Some(data) => answer(&data, reply),
             None => {
-                let files = Arc::clone(&self.files);
-                self.runtime.spawn(async move {
-                    match files.finish(&file, read).await {
-                        Ok(data) => answer(&data, reply),
-                        Err(error) => reply.error(errno("read", &error)),
-                    }
+                let (files, runtime) = (Arc::clone(&self.files), self.runtime.clone());
+                OpenFile::park(read, move |read| match file.ready(&read) {
+                    Some(data) => answer(&data, reply),
+                    // It failed, or has to ask again: that may take requests of its own.
+                    None => drop(runtime.spawn(finish(files, file, read, reply))),
                 });
             }
         }
@@ -303,6 +302,14 @@ fn entry(names: &Names, parent: Inode, name: &OsStr, result: Result<Entry>, repl
             if ttl.is_zero() { reply.error(Errno::ENOENT) } else { reply.entry(&ttl, &absent(), GENERATION) }
         }
         Err(error) => reply.error(errno("lookup", &error)),
+    }
+}
+
+/// Answers a read that could not go the short way.
+async fn finish(files: Arc<Files>, file: Arc<OpenFile>, read: Read, reply: ReplyData) {
+    match files.finish(&file, read).await {
+        Ok(data) => answer(&data, reply),
+        Err(error) => reply.error(errno("read", &error)),
     }
 }
 

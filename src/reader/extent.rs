@@ -1,8 +1,9 @@
 //! A run of bytes of one object that one GET brings: a chunk, the rest of one, or a piece for an isolated read.
 //! It is readable from the front while it fills. It does not fetch itself (see `fetch`).
 //!
-//! Invariant: a waiter is woken exactly once, by the bytes it needs, by the failure, or by being given up.
+//! Invariant: a waiter is woken exactly once, by the bytes it needs, by the failure, by being given up, or when its time is over.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -28,9 +29,31 @@ pub(super) struct Extent {
     front: OnceLock<FrontReader<Lease>>,
     failure: OnceLock<ReadError>,
     waiting: AtomicUsize,
-    waiters: Mutex<Vec<(usize, oneshot::Sender<()>)>>,
+    waiters: Mutex<Vec<Waiter>>,
     last_use: AtomicU64,
     ticket: AtomicU64,
+}
+
+/// What goes on when bytes are there, or never will be.
+pub(super) type Continuation = Box<dyn FnOnce() + Send>;
+
+/// A reader that goes on when the first `len` bytes are there.
+struct Waiter {
+    len: usize,
+    wake: Wake,
+}
+
+enum Wake {
+    /// Goes on in its own task, and counts itself among those that wait.
+    Task(oneshot::Sender<()>),
+    /// Goes on right where the bytes arrive, while they are in the processor's cache. Counted as waiting until then.
+    Parked(Instant, Continuation),
+}
+
+impl fmt::Debug for Waiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waiter").field("len", &self.len).finish_non_exhaustive()
+    }
 }
 
 impl Extent {
@@ -111,7 +134,7 @@ impl Extent {
                     continue;
                 }
                 let (sender, receiver) = oneshot::channel();
-                waiters.push((len, sender));
+                waiters.push(Waiter { len, wake: Wake::Task(sender) });
                 receiver
             };
             // An error means the sender is gone, and that only happens after it sent or with the extent itself.
@@ -119,11 +142,52 @@ impl Extent {
         }
     }
 
+    /// Has `then` run when the first `len` bytes are there, the extent has failed, or [`expire`](Self::expire) finds it
+    /// too old: at once and here if that is so already. Until then the extent is wanted.
+    pub fn park(&self, len: usize, then: Continuation) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        {
+            let mut waiters = self.waiters.lock();
+            // As in `wait_for`.
+            fence(Ordering::SeqCst);
+            if self.filled_len() < len && self.failure().is_none() {
+                waiters.push(Waiter { len, wake: Wake::Parked(Instant::now(), then) });
+                return;
+            }
+        }
+        self.resume(Wake::Parked(Instant::now(), then));
+    }
+
     /// Ends the extent: waiters get `error`.
     pub fn fail(&self, error: ReadError) {
         let _ = self.failure.set(error);
-        for (_, waiter) in self.waiters.lock().drain(..) {
-            let _ = waiter.send(());
+        self.resume_if(|_| true);
+    }
+
+    /// Lets those go on that were parked before `since`.
+    pub fn expire(&self, since: Instant) {
+        if self.is_wanted() {
+            self.resume_if(|waiter| matches!(waiter.wake, Wake::Parked(parked, _) if parked < since));
+        }
+    }
+
+    fn resume_if(&self, may_go_on: impl Fn(&Waiter) -> bool) {
+        // Outside the lock: what goes on may come back here.
+        let ready: Vec<Waiter> = self.waiters.lock().extract_if(.., |waiter| may_go_on(waiter)).collect();
+        for waiter in ready {
+            self.resume(waiter.wake);
+        }
+    }
+
+    fn resume(&self, wake: Wake) {
+        match wake {
+            Wake::Task(sender) => {
+                let _ = sender.send(());
+            }
+            Wake::Parked(_, then) => {
+                then();
+                self.waiting.fetch_sub(1, Ordering::SeqCst);
+            }
         }
     }
 
@@ -137,12 +201,7 @@ impl Extent {
             return;
         }
         let filled = self.filled_len();
-        let mut waiters = self.waiters.lock();
-        for index in (0..waiters.len()).rev() {
-            if waiters[index].0 <= filled {
-                let _ = waiters.swap_remove(index).1.send(());
-            }
-        }
+        self.resume_if(|waiter| waiter.len <= filled);
     }
 }
 
@@ -195,6 +254,8 @@ impl<F: FnOnce(Instant) + Send> RangeSink for Filling<'_, F> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::budget::{Budget, Options};
     use crate::units::ByteSize;
@@ -225,6 +286,43 @@ mod tests {
         filling.advance(50);
         assert_eq!(far.await, Ok(()));
         assert!(extent.missing_bytes() == 0 && !extent.is_wanted());
+    }
+
+    #[tokio::test]
+    async fn a_parked_reader_goes_on_where_the_bytes_arrive() {
+        let extent = Arc::new(Extent::new(0..100, true));
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        for len in [10, 60, 100] {
+            let (extent, seen) = (Arc::clone(&extent), Arc::clone(&seen));
+            extent.clone().park(len, Box::new(move || seen.lock().push((len, extent.bytes(&(0..len)).is_some(), extent.is_wanted()))));
+        }
+        let mut filling = Filling::new(&extent, lease(100), |_| {});
+        filling.advance(9);
+        assert_eq!(*seen.lock(), []);
+        filling.advance(51);
+        assert_eq!(*seen.lock(), [(10, true, true), (60, true, true)]);
+        extent.expire(Instant::now() - std::time::Duration::from_secs(1));
+        assert_eq!(seen.lock().len(), 2);
+        extent.fail(ReadError::GivenUp);
+        assert_eq!(seen.lock()[2..], [(100, false, true)]);
+        assert!(!extent.is_wanted());
+        let late = Arc::clone(&seen);
+        extent.park(100, Box::new(move || late.lock().push((0, false, false))));
+        assert_eq!(seen.lock().len(), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_parked_reader_goes_on_when_its_time_is_over() {
+        let extent = Extent::new(0..100, true);
+        let seen = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&seen);
+        extent.park(100, Box::new(move || count.store(count.load(Ordering::SeqCst) + 1, Ordering::SeqCst)));
+        extent.expire(Instant::now());
+        assert_eq!(seen.load(Ordering::SeqCst), 0);
+        tokio::time::advance(std::time::Duration::from_millis(1)).await;
+        extent.expire(Instant::now());
+        extent.expire(Instant::now());
+        assert_eq!((seen.load(Ordering::SeqCst), extent.is_wanted()), (1, false));
     }
 
     #[tokio::test]

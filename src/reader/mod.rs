@@ -152,6 +152,9 @@ impl Reader {
         for object in self.0.open_objects() {
             let cancelled = object.on_time(now, IDLE, &self.0.options);
             self.0.metrics.cancelled_fetches.add(cancelled as u64);
+            if let Some(since) = now.checked_sub(self.0.deadline) {
+                object.expire(since);
+            }
         }
         self.0.budget.trim(Duration::from_secs(5));
     }
@@ -252,7 +255,7 @@ impl ObjectHandle {
         let read = offset.min(self.object.size)..offset.saturating_add(len as u64).min(self.object.size);
         let (shared, object) = (&self.shared, &self.object);
         if read.is_empty() {
-            return Pending { read, extents: Vec::new(), shared: Arc::clone(shared), object: Arc::clone(object) };
+            return Pending { read, extents: Vec::new(), waits_since: None, shared: Arc::clone(shared), object: Arc::clone(object) };
         }
         let who = ReaderId { handle: self.id, thread };
         let (planned, cancelled) = object.on_read(who, &read, shared.share(), &shared.options, &Fetcher { shared, object });
@@ -264,7 +267,7 @@ impl ObjectHandle {
             // Pieces of earlier random reads make room for a window; other windows do not.
             shared.reclaim_pieces();
         }
-        Pending { read, extents: planned.extents, shared: Arc::clone(shared), object: Arc::clone(object) }
+        Pending { read, extents: planned.extents, waits_since: None, shared: Arc::clone(shared), object: Arc::clone(object) }
     }
 
     /// Both steps of a read.
@@ -302,6 +305,8 @@ impl Drop for ObjectHandle {
 pub struct Pending {
     read: Range<u64>,
     extents: Vec<Arc<Extent>>,
+    /// Since when its bytes are waited for.
+    waits_since: Option<Instant>,
     shared: Arc<Shared>,
     object: Arc<Object>,
 }
@@ -309,10 +314,45 @@ pub struct Pending {
 impl Pending {
     /// The bytes, if they are all there.
     pub fn ready(&self) -> Option<ReadData> {
+        if self.waits_since.is_none() {
+            let data = self.collect()?;
+            self.shared.metrics.window_hits.add(1);
+            self.shared.metrics.read_bytes.add(data.len() as u64);
+            return Some(data);
+        }
+        // Who reports a failure may hold locks that answering and letting the handle go would need.
+        if self.extents.iter().any(|extent| extent.failure().is_some()) {
+            return None;
+        }
         let data = self.collect()?;
-        self.shared.metrics.window_hits.add(1);
         self.shared.metrics.read_bytes.add(data.len() as u64);
         Some(data)
+    }
+
+    /// Has `then` called when bytes that were missing are there, by whoever brings them, or never will be: then
+    /// [`ready`](Self::ready) says nothing, and [`finish`](Self::finish) why. No thread waits meanwhile.
+    pub fn park(mut self, then: impl FnOnce(Self) + Send + 'static) {
+        self.note_miss();
+        let Some((extent, len)) = self.first_missing() else { return then(self) };
+        let shared = Arc::clone(&self.shared);
+        extent.park(len, Box::new(move || then(self)));
+        let ticket = extent.ticket();
+        if ticket != 0 {
+            shared.gate.promote(ticket);
+        }
+    }
+
+    /// The first extent that lacks bytes of the read, and how many of its bytes are wanted.
+    fn first_missing(&self) -> Option<(Arc<Extent>, usize)> {
+        let wanted = self.extents.iter().map(|extent| (extent, (self.read.end.min(extent.range.end) - extent.range.start) as usize));
+        wanted.filter(|(extent, len)| extent.bytes(&(0..*len)).is_none()).map(|(extent, len)| (Arc::clone(extent), len)).next()
+    }
+
+    fn note_miss(&mut self) -> Instant {
+        *self.waits_since.get_or_insert_with(|| {
+            self.shared.metrics.window_misses.add(1);
+            Instant::now()
+        })
     }
 
     /// The second step: waits for the bytes.
@@ -320,9 +360,9 @@ impl Pending {
     /// # Errors
     /// What the store said after its retries, or that nothing came within the deadline.
     pub async fn finish(mut self) -> Result<ReadData, ReadError> {
-        self.shared.metrics.window_misses.add(1);
         let deadline = self.shared.deadline;
-        let data = tokio::time::timeout(deadline, self.wait()).await.map_err(|_| ReadError::Deadline(deadline))??;
+        let until = self.note_miss() + deadline;
+        let data = tokio::time::timeout_at(until, self.wait()).await.map_err(|_| ReadError::Deadline(deadline))??;
         self.shared.metrics.read_bytes.add(data.len() as u64);
         Ok(data)
     }

@@ -207,6 +207,14 @@ impl Object {
         if gone.is_empty() { 0 } else { state.abandon(&gone, options) }
     }
 
+    /// Lets reads go on that were parked before `since`.
+    pub fn expire(&self, since: Instant) {
+        let extents: Vec<_> = self.state.lock().extents.values().map(|held| Arc::clone(&held.extent)).collect();
+        for extent in extents {
+            extent.expire(since);
+        }
+    }
+
     /// The ranges in memory or on their way, in order.
     pub fn resident(&self) -> Vec<Range<u64>> {
         self.state.lock().extents.values().map(|held| held.extent.range.clone()).collect()

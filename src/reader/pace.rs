@@ -90,6 +90,11 @@ impl Link {
         let transfer = |transfer: Duration| transfer.mul_f64(bytes as f64 / (1 << 20) as f64);
         Some(self.transfer.map_or(latency * TIMES_LATENCY, |per_mib| latency + transfer(per_mib)))
     }
+
+    #[cfg(test)]
+    pub fn probed(self) -> Self {
+        Self { is_probed: true, ..self }
+    }
 }
 
 fn least(a: Option<Duration>, b: Duration) -> Duration {

@@ -247,7 +247,7 @@ mod tests {
         let mut window = Window::new(PrefetchChunks::Auto, now);
         run(&mut window, now, 8, &normal, |_| 1e9);
         let before = window.depth();
-        window.on_read(now, 128 << 10, CHUNK, &Link { is_probed: true, ..normal });
+        window.on_read(now, 128 << 10, CHUNK, &normal.probed());
         assert_eq!(window.depth(), before / 2);
         window.on_read(now, 128 << 10, CHUNK, &normal);
         assert_eq!(window.depth(), before);

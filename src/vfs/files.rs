@@ -342,6 +342,12 @@ impl OpenFile {
         read.pending.ready().filter(|_| self.returns(&read.object))
     }
 
+    /// Has `then` called when [`ready`](Self::ready) may have more to say; see [`Pending::park`].
+    pub fn park(read: Read, then: impl FnOnce(Read) + Send + 'static) {
+        let Read { object, pending, thread, offset, len } = read;
+        pending.park(move |pending| then(Read { object, pending, thread, offset, len }));
+    }
+
     fn is_bound(&self) -> bool {
         self.version.lock().is_bound(self.direct)
     }
