@@ -29,6 +29,10 @@ pub struct Metrics {
     pub get_requests: Counter,
     /// Attempts after the first of a request.
     pub retries: Counter,
+    /// Data GETs sent beside or after one that was late.
+    pub hedged_requests: Counter,
+    /// Answers that asked to slow down.
+    pub throttled: Counter,
     /// Bytes that arrived in bodies of data GETs.
     pub fetched_bytes: Counter,
     /// Bytes answered to read(2).

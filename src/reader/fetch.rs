@@ -60,7 +60,9 @@ async fn bring(shared: &Arc<Shared>, object: &Object, extent: &Extent, lease: Op
     let request = RangeRequest { key: object.key.clone(), range: extent.range.clone(), etag: object.etag.clone() };
     let started = Instant::now();
     let mut filling = Filling::new(extent, lease, |now| shared.pace.lock().on_first_byte(now, now - started));
-    shared.store.get_range(&request, &mut filling).await.map_err(ReadError::Store)?;
+    let result = shared.store.get_range(&request, &mut filling).await;
+    shared.gate.on_end(shared.metrics.throttled.get(), Instant::now());
+    result.map_err(ReadError::Store)?;
     shared.pace.lock().on_end(started.elapsed(), extent.len() as u64);
     Ok(())
 }

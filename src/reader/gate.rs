@@ -1,26 +1,49 @@
 //! How many GETs are in flight, and who goes next: a share of the places is kept for readers that wait, and among
-//! those that queue, they go first. (With one queue for both, a miss would wait behind hundreds of prefetches.)
+//! those that queue, they go first. (With one queue for both, a miss would wait behind hundreds of prefetches.) When the
+//! store asks to slow down there are fewer places for a while.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// However much the store asks to slow down, so many GETs go on.
+const LEAST: usize = 4;
+
+/// Refusals within this time are for GETs that were in flight together.
+const ONE_EVENT: Duration = Duration::from_secs(1);
 
 /// Places for GETs.
 #[derive(Debug)]
 pub(super) struct Gate {
-    total: usize,
-    reserved: usize,
+    /// Places when the store keeps up.
+    most: usize,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    total: usize,
+    /// GETs that ended since `total` was changed, or since one was refused.
+    ended: usize,
+    /// Answers that asked to slow down.
+    throttled: u64,
+    /// When the places were last halved.
+    cut: Option<Instant>,
     in_flight: usize,
     tickets: u64,
     demand: VecDeque<Queued>,
     prefetch: VecDeque<Queued>,
+}
+
+impl State {
+    /// The places that prefetches may fill.
+    fn for_prefetch(&self) -> usize {
+        self.total - (self.total / 4).min(self.total - 1)
+    }
 }
 
 #[derive(Debug)]
@@ -60,8 +83,25 @@ pub(super) enum Entry {
 impl Gate {
     /// A gate for `total` GETs, a quarter of them kept for readers that wait.
     pub fn new(total: usize) -> Arc<Self> {
-        let total = total.max(1);
-        Arc::new(Self { total, reserved: (total / 4).min(total - 1), state: Mutex::default() })
+        let most = total.max(1);
+        let queues = (VecDeque::new(), VecDeque::new());
+        let state = State { total: most, ended: 0, throttled: 0, cut: None, in_flight: 0, tickets: 0, demand: queues.0, prefetch: queues.1 };
+        Arc::new(Self { most, state: Mutex::new(state) })
+    }
+
+    /// A GET has ended at `now`; `throttled` answers have asked to slow down so far. When there are new ones the places
+    /// are halved; after that one is added for each round of GETs that were left in peace.
+    pub fn on_end(&self, throttled: u64, now: Instant) {
+        let mut state = self.state.lock();
+        state.ended += 1;
+        if throttled > state.throttled {
+            (state.throttled, state.ended) = (throttled, 0);
+            if state.cut.is_none_or(|cut| now.duration_since(cut) >= ONE_EVENT) {
+                (state.total, state.cut) = ((state.total / 2).max(LEAST.min(self.most)), Some(now));
+            }
+        } else if state.ended >= state.total {
+            (state.total, state.ended) = ((state.total + 1).min(self.most), 0);
+        }
     }
 
     /// GETs in flight now.
@@ -73,7 +113,7 @@ impl Gate {
     /// Asks for a place.
     pub fn enter(self: &Arc<Self>, demand: bool) -> Entry {
         let mut state = self.state.lock();
-        let bound = if demand { self.total } else { self.total - self.reserved };
+        let bound = if demand { state.total } else { state.for_prefetch() };
         let queue_empty = if demand { state.demand.is_empty() } else { state.demand.is_empty() && state.prefetch.is_empty() };
         if queue_empty && state.in_flight < bound {
             state.in_flight += 1;
@@ -104,11 +144,11 @@ impl Gate {
     fn next(self: &Arc<Self>, state: &mut State) -> Option<(Queued, Place)> {
         // Fetches that were given up leave their tickets behind.
         state.demand.retain(|queued| !queued.sender.is_closed());
-        let queued = if state.in_flight >= self.total {
+        let queued = if state.in_flight >= state.total {
             None
         } else if let Some(queued) = state.demand.pop_front() {
             Some(queued)
-        } else if state.in_flight < self.total - self.reserved {
+        } else if state.in_flight < state.for_prefetch() {
             std::iter::from_fn(|| state.prefetch.pop_front()).find(|queued| !queued.sender.is_closed())
         } else {
             None
@@ -170,6 +210,27 @@ mod tests {
         let (ticket, mut prefetch) = later(gate.enter(false));
         gate.promote(ticket);
         assert!(prefetch.try_recv().is_ok());
+    }
+
+    #[test]
+    fn a_store_that_asks_to_slow_down_gets_half_and_then_one_more_a_round() {
+        let (gate, mut now) = (Gate::new(64), Instant::now());
+        let total = |gate: &Gate| gate.state.lock().total;
+        // Those that were in flight are refused as well: that is one and the same event.
+        (1..=64).for_each(|throttled| gate.on_end(throttled, now));
+        assert_eq!(total(&gate), 32);
+        now += ONE_EVENT;
+        gate.on_end(65, now);
+        assert_eq!(total(&gate), 16);
+        (0..16).for_each(|_| gate.on_end(65, now));
+        assert_eq!(total(&gate), 17);
+        (0..64 * 64).for_each(|_| gate.on_end(65, now));
+        assert_eq!(total(&gate), 64);
+        for throttled in 66..100 {
+            now += ONE_EVENT;
+            gate.on_end(throttled, now);
+        }
+        assert_eq!(total(&gate), LEAST);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 mod answer;
 mod endpoint;
 mod error;
+mod hedge;
 mod key;
 pub mod memory;
 mod open;
@@ -26,6 +27,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 
 pub use error::{Error, ErrorKind, Op, Result};
+pub use hedge::Hedging;
 pub use key::{ETag, Key};
 pub use open::{Location, open, probe};
 pub use options::{CredentialOptions, Dialect, Options, Signature, StaticKeys};

@@ -175,6 +175,9 @@ impl Attempts {
 
     /// Waits until the next attempt, or gives the error back when there is none.
     async fn pause_after(&mut self, error: Error, metrics: &Metrics) -> Result<()> {
+        if error.kind == ErrorKind::Throttled {
+            metrics.throttled.add(1);
+        }
         if !error.kind.is_retryable() {
             return Err(error);
         }

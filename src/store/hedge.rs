@@ -1,0 +1,314 @@
+//! The decorator against slow answers: a GET whose first byte is late gets a second one beside it, and the first of the
+//! two to deliver wins; a GET that crawls is left behind and its rest asked for on another connection. It retries no
+//! failure (see `retry`).
+//!
+//! Late means later than 99 of 100 GETs of its size, and never less than 50 ms. At most one request in fifty is an
+//! extra one, and none is sent while the store asks to slow down: what is slow for everybody is not made faster by
+//! asking twice.
+//!
+//! Invariant: the sink sees every byte of the range once and in order, from whichever GET it came.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
+
+use super::{ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, RangeRequest, RangeSink, Result};
+use crate::metrics::Metrics;
+
+/// No GET is late before this: below it a second request costs more than the wait.
+const SOONEST: Duration = Duration::from_millis(50);
+
+/// No GET crawls before this.
+const SOONEST_LEFT: Duration = Duration::from_secs(1);
+
+/// A GET crawls that takes so many times as long as 99 of 100.
+const TIMES_WHOLE: u32 = 4;
+
+/// One request in so many may be an extra one.
+const ONE_IN: u64 = 50;
+
+/// Fewer GETs of a size say nothing of their hundredth.
+const TELLING_GETS: u64 = 50;
+
+/// GETs after which the older half of the observations is forgotten.
+const GENERATION: u64 = 2000;
+
+/// The percentile is looked up again after so many GETs.
+const LOOK_EVERY: u64 = 16;
+
+/// No extra requests for so long after the store asked to slow down.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// Sizes are sorted by powers of four: 64 KiB, 256 KiB, 1 MiB and so on.
+const CLASSES: usize = 16;
+
+/// An [`ObjectStore`] whose slow GETs are helped.
+#[derive(Debug)]
+pub struct Hedging {
+    inner: Arc<dyn ObjectStore>,
+    metrics: Arc<Metrics>,
+    classes: [Mutex<Class>; CLASSES],
+    allowance: Mutex<Allowance>,
+}
+
+/// How long GETs of about one size take.
+#[derive(Debug, Default)]
+struct Class {
+    first: Times,
+    whole: Times,
+}
+
+/// How long something took lately, in microseconds.
+#[derive(Debug, Default)]
+struct Times {
+    before: Option<Histogram<u32>>,
+    now: Option<Histogram<u32>>,
+    seen: u64,
+    p99: Option<Duration>,
+}
+
+/// What extra requests are still allowed.
+#[derive(Debug, Default)]
+struct Allowance {
+    gets: u64,
+    extra: u64,
+    quiet_until: Option<Instant>,
+}
+
+impl Times {
+    fn record(&mut self, time: Duration) {
+        // Two digits of any time below a minute: 10 KiB.
+        let histogram = || Histogram::new_with_bounds(1, 60_000_000, 2).expect("the bounds are valid");
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.now.get_or_insert_with(histogram).saturating_record(micros);
+        self.seen += 1;
+        if self.seen.is_multiple_of(GENERATION / 2) {
+            self.before = self.now.take();
+        }
+        if self.seen >= TELLING_GETS && self.seen.is_multiple_of(LOOK_EVERY) {
+            let mut all = self.before.clone().unwrap_or_else(histogram);
+            if let Some(now) = &self.now {
+                all.add(now).expect("both have the same bounds");
+            }
+            self.p99 = Some(Duration::from_micros(all.value_at_quantile(0.99)));
+        }
+    }
+}
+
+impl Allowance {
+    fn take(&mut self, now: Instant) -> bool {
+        let quiet = self.quiet_until.is_some_and(|until| now < until);
+        let allowed = !quiet && (self.extra + 1) * ONE_IN <= self.gets;
+        self.extra += u64::from(allowed);
+        allowed
+    }
+}
+
+/// The sink of a range while two GETs may be after it.
+struct Claim<'a> {
+    sink: Mutex<Option<&'a mut dyn RangeSink>>,
+    state: Mutex<Claimed>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Claimed {
+    by: Option<Side>,
+    at: Option<Instant>,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    First,
+    Second,
+}
+
+/// The sink that one of them sees: the real one for whoever has bytes first.
+struct Contender<'c, 'a> {
+    side: Side,
+    claim: &'c Claim<'a>,
+    sink: Option<&'a mut dyn RangeSink>,
+    /// Where the bytes of the other one go, until it is dropped a moment later.
+    waste: Vec<u8>,
+}
+
+impl<'a> Claim<'a> {
+    fn new(sink: &'a mut dyn RangeSink) -> Self {
+        Self { sink: Mutex::new(Some(sink)), state: Mutex::default() }
+    }
+
+    fn contender(&self, side: Side) -> Contender<'_, 'a> {
+        Contender { side, claim: self, sink: None, waste: Vec::new() }
+    }
+
+    fn by(&self) -> Option<Side> {
+        self.state.lock().by
+    }
+}
+
+impl RangeSink for Contender<'_, '_> {
+    fn spare(&mut self) -> &mut [u8] {
+        if self.sink.is_none()
+            && let Some(sink) = self.claim.sink.lock().take()
+        {
+            self.sink = Some(sink);
+            *self.claim.state.lock() = Claimed { by: Some(self.side), at: Some(Instant::now()), bytes: 0 };
+        }
+        match &mut self.sink {
+            Some(sink) => sink.spare(),
+            None => {
+                self.waste.resize(4096, 0);
+                &mut self.waste
+            }
+        }
+    }
+
+    fn advance(&mut self, n: usize) {
+        if let Some(sink) = &mut self.sink {
+            self.claim.state.lock().bytes += n as u64;
+            sink.advance(n);
+        }
+    }
+}
+
+type Get<'f> = BoxFuture<'f, Result<()>>;
+
+/// How the race of two GETs came out.
+enum Raced {
+    Won(Side),
+    Ended(Result<()>),
+}
+
+/// Polls both until one has bytes, or both have failed.
+async fn race(first: &mut Get<'_>, second: &mut Get<'_>, claim: &Claim<'_>) -> Raced {
+    let mut failed = None;
+    poll_fn(|context| {
+        for side in [Side::First, Side::Second] {
+            if failed == Some(side) {
+                continue;
+            }
+            let polled = match side {
+                Side::First => first.as_mut().poll(context),
+                Side::Second => second.as_mut().poll(context),
+            };
+            match polled {
+                Poll::Ready(Err(_)) if failed.is_none() && claim.by().is_none() => failed = Some(side),
+                Poll::Ready(result) => return Poll::Ready(Raced::Ended(result)),
+                Poll::Pending => {}
+            }
+            if let Some(side) = claim.by() {
+                return Poll::Ready(Raced::Won(side));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// The result of `get`, or none when it is not there by `until`.
+async fn until(get: &mut Get<'_>, until: Option<Instant>) -> Option<Result<()>> {
+    match until {
+        Some(until) => timeout_at(until, get).await.ok(),
+        None => Some(get.await),
+    }
+}
+
+impl Hedging {
+    /// Wraps `inner`, which makes one attempt a call.
+    pub fn new(inner: Arc<dyn ObjectStore>, metrics: Arc<Metrics>) -> Self {
+        Self { inner, metrics, classes: Default::default(), allowance: Mutex::default() }
+    }
+
+    fn class(&self, request: &RangeRequest) -> &Mutex<Class> {
+        let len = request.range.end - request.range.start;
+        let class = (len.max(1).ilog2() as usize / 2).saturating_sub(7);
+        &self.classes[class.min(CLASSES - 1)]
+    }
+
+    /// Whether one more request may be sent now; it counts as sent.
+    fn may_send_more(&self) -> bool {
+        let may = self.allowance.lock().take(Instant::now());
+        if may {
+            self.metrics.hedged_requests.add(1);
+        }
+        may
+    }
+
+    /// The race for the first byte, then the winner up to its end, or until it crawls and another one takes over.
+    async fn fetch(&self, request: &RangeRequest, claim: &Claim<'_>, late: Option<Instant>, crawls: Option<Instant>) -> Result<()> {
+        let (mut a, mut b) = (claim.contender(Side::First), claim.contender(Side::Second));
+        let mut winner = self.inner.get_range(request, &mut a);
+        if late.is_some()
+            && let Some(result) = until(&mut winner, late).await
+        {
+            return result;
+        }
+        if late.is_some() && claim.by().is_none() && self.may_send_more() {
+            let mut second = self.inner.get_range(request, &mut b);
+            match race(&mut winner, &mut second, claim).await {
+                Raced::Ended(result) => return result,
+                Raced::Won(Side::First) => {}
+                Raced::Won(Side::Second) => winner = second,
+            }
+        }
+        if let Some(result) = until(&mut winner, crawls).await {
+            return result;
+        }
+        if !self.may_send_more() {
+            return winner.await;
+        }
+        drop(winner);
+        let sink = a.sink.take().or_else(|| b.sink.take()).or_else(|| claim.sink.lock().take());
+        let mut rest = request.clone();
+        rest.range.start += claim.state.lock().bytes;
+        if rest.range.is_empty() {
+            return Ok(());
+        }
+        self.inner.get_range(&rest, sink.expect("one of the three has it")).await
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Hedging {
+    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        self.inner.head(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        self.inner.list(request).await
+    }
+
+    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        let class = self.class(request);
+        let (first, whole) = {
+            let class = class.lock();
+            (class.first.p99, class.whole.p99)
+        };
+        self.allowance.lock().gets += 1;
+        let started = Instant::now();
+        let late = first.map(|p99| started + p99.max(SOONEST));
+        let crawls = whole.map(|p99| started + (p99 * TIMES_WHOLE).max(SOONEST_LEFT));
+        let claim = Claim::new(sink);
+        let result = self.fetch(request, &claim, late, crawls).await;
+        let mut class = class.lock();
+        if let Some(at) = claim.state.lock().at {
+            class.first.record(at - started);
+        }
+        match &result {
+            Ok(()) => class.whole.record(started.elapsed()),
+            Err(error) if error.kind == ErrorKind::Throttled => self.allowance.lock().quiet_until = Some(Instant::now() + QUIET),
+            Err(_) => {}
+        }
+        result
+    }
+}
+
+#[cfg(test)]
+mod tests;

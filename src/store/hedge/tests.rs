@@ -1,0 +1,135 @@
+//! Slow GETs over the simulated store on a paused clock: what is asked for twice, and when the bytes are there.
+
+use super::*;
+use crate::store::Op;
+use crate::store::memory::{Bandwidth, Fault, Latency, Memory, Plan, Rule};
+
+const LEN: u64 = 128 << 10;
+const LATENCY: Duration = Duration::from_millis(20);
+
+struct Buffer(Vec<u8>, usize);
+
+impl RangeSink for Buffer {
+    fn spare(&mut self) -> &mut [u8] {
+        &mut self.0[self.1..]
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.1 += n;
+    }
+}
+
+struct Sim {
+    store: Memory,
+    hedging: Hedging,
+    metrics: Arc<Metrics>,
+}
+
+impl Sim {
+    /// A store that was read enough to know how fast it is, and to be allowed some extra requests.
+    async fn warm(gets: usize) -> Self {
+        let bandwidth = Bandwidth { per_connection: Some(100_000_000), total: None };
+        let store = Memory::new(Plan { first_byte: Latency::Fixed(LATENCY), bandwidth, seed: 1 });
+        store.put_synthetic("k", 64 << 20);
+        let metrics = Arc::new(Metrics::default());
+        let sim = Self { hedging: Hedging::new(Arc::new(store.clone()), Arc::clone(&metrics)), store, metrics };
+        for _ in 0..gets {
+            sim.get().await.unwrap();
+        }
+        sim
+    }
+
+    /// Fetches one range, compares it with what the store has and returns how long it took.
+    async fn get(&self) -> Result<Duration> {
+        let started = Instant::now();
+        let mut sink = Buffer(vec![0; LEN as usize], 0);
+        let meta = self.store.meta("k").unwrap();
+        let request = RangeRequest { key: meta.key, range: 0..LEN, etag: meta.etag };
+        self.hedging.get_range(&request, &mut sink).await?;
+        assert_eq!(sink.1, LEN as usize);
+        assert!(self.store.synthetic("k").unwrap().matches(0, &sink.0));
+        Ok(started.elapsed())
+    }
+
+    fn stall(&self, nth: usize, after: u64, pause: Duration) {
+        self.store.fault(Rule::new(Fault::Stall { after, pause }).op(Op::Get).nth(nth));
+    }
+
+    fn gets(&self) -> usize {
+        self.store.count(Op::Get)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_first_byte_is_overtaken_after_fifty_milliseconds() {
+    let sim = Sim::warm(100).await;
+    let usual = sim.get().await.unwrap();
+    sim.stall(1, 0, Duration::from_secs(1));
+    assert_eq!(sim.get().await.unwrap(), SOONEST + usual);
+    assert_eq!((sim.gets(), sim.metrics.hedged_requests.get()), (103, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_one_may_still_win() {
+    let sim = Sim::warm(100).await;
+    let usual = sim.get().await.unwrap();
+    sim.stall(1, 0, Duration::from_millis(35));
+    sim.stall(2, 0, Duration::from_secs(9));
+    assert_eq!(sim.get().await.unwrap(), usual + Duration::from_millis(35));
+    assert_eq!(sim.metrics.hedged_requests.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_is_not_early_where_all_are_late() {
+    let sim = Sim::warm(0).await;
+    sim.store.set_plan(Plan { first_byte: Latency::Fixed(Duration::from_millis(400)), ..Plan::default() });
+    for _ in 0..200 {
+        sim.get().await.unwrap();
+    }
+    assert_eq!(sim.metrics.hedged_requests.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_one_request_in_fifty_is_an_extra_one() {
+    let sim = Sim::warm(1000).await;
+    sim.store.fault(Rule::new(Fault::Stall { after: 0, pause: Duration::from_millis(500) }).op(Op::Get));
+    for _ in 0..100 {
+        sim.get().await.unwrap();
+    }
+    // Twenty were saved up; by the time of the next one all are late, which makes none of them late.
+    assert_eq!(sim.metrics.hedged_requests.get(), 1000 / ONE_IN);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_extra_is_sent_while_the_store_asks_to_slow_down() {
+    let sim = Sim::warm(100).await;
+    sim.store.fault(Rule::new(Fault::Error(ErrorKind::Throttled)).op(Op::Get).nth(1));
+    assert_eq!(sim.get().await.unwrap_err().kind, ErrorKind::Throttled);
+    sim.stall(1, 0, Duration::from_secs(1));
+    assert!(sim.get().await.unwrap() > Duration::from_secs(1));
+    tokio::time::advance(QUIET).await;
+    sim.stall(1, 0, Duration::from_secs(1));
+    assert!(sim.get().await.unwrap() < Duration::from_millis(100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_stops_is_left_behind_and_goes_on_elsewhere() {
+    let sim = Sim::warm(100).await;
+    sim.stall(1, 70_000, Duration::from_secs(60));
+    let took = sim.get().await.unwrap();
+    assert!(took > SOONEST_LEFT && took < SOONEST_LEFT + LATENCY * 2, "{took:?}");
+    let last = sim.store.requests().pop().unwrap();
+    assert_eq!(last.range, Some(70_000..LEN));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_told_when_nobody_is_left_to_win() {
+    let sim = Sim::warm(100).await;
+    sim.stall(1, 0, Duration::from_secs(1));
+    sim.store.fault(Rule::new(Fault::Error(ErrorKind::Unavailable)).op(Op::Get).nth(2));
+    // The second one fails, the first one delivers.
+    assert!(sim.get().await.unwrap() > Duration::from_secs(1));
+    sim.store.clear_faults();
+    sim.store.fault(Rule::new(Fault::Error(ErrorKind::Unavailable)).op(Op::Get));
+    assert_eq!(sim.get().await.unwrap_err().kind, ErrorKind::Unavailable);
+}
