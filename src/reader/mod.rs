@@ -18,6 +18,7 @@ mod options;
 mod pace;
 mod plan;
 mod streams;
+mod strides;
 mod window;
 
 use std::collections::HashMap;
@@ -58,6 +59,9 @@ const COUNT_EVERY: Duration = Duration::from_millis(50);
 
 /// A stream nobody read for this long gives its window back; its reader starts over when it returns.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// Pieces of random reads outlive the last handle of their object by this: programs open a file for every batch.
+const KEPT: Duration = Duration::from_secs(10);
 
 /// Why a read failed. Cloneable, because one fetch serves many readers.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -156,6 +160,8 @@ impl Reader {
                 object.expire(since);
             }
         }
+        // The map is locked meanwhile, so that nobody opens an object between its end and its removal.
+        self.0.objects.lock().retain(|_, object| !object.is_left(now, KEPT));
         self.0.budget.trim(Duration::from_secs(5));
     }
 }
@@ -293,7 +299,7 @@ impl Drop for ObjectHandle {
         // The map is locked over the count, so that nobody opens the object between its end and its removal.
         let mut objects = self.shared.objects.lock();
         let closed = self.object.on_close(self.id, &self.shared.options);
-        if closed.was_last {
+        if closed.is_empty {
             objects.remove(&(self.object.key.clone(), self.object.etag.clone()));
         }
         self.shared.metrics.cancelled_fetches.add(closed.cancelled as u64);

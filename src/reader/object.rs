@@ -19,6 +19,7 @@ use super::jumps::{Jumps, ReaderId};
 use super::pace::Link;
 use super::plan::{self, Reach};
 use super::streams::{Pattern, StreamId, StreamTable, TABLE_SIZE};
+use super::strides::{Guess, Strides};
 use super::window::Window;
 use super::{Options, ReadError};
 
@@ -43,7 +44,10 @@ struct State {
     streams: StreamTable,
     windows: Vec<Running>,
     jumps: Jumps,
+    strides: Strides,
     handles: usize,
+    /// When the last handle was closed.
+    closed: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -114,18 +118,30 @@ impl Object {
         }
     }
 
-    /// A handle was closed. The last one takes everything with it.
+    /// A handle was closed. With the last one everything goes but the pieces of random reads: who opens the object again
+    /// soon will read among them again.
     pub fn on_close(&self, handle: u64, options: &Options) -> Closed {
         let mut state = self.state.lock();
         state.handles -= 1;
-        if state.handles == 0 {
-            state.streams.clear();
-            state.windows.clear();
-            let all = state.extents.keys().copied().collect();
-            return Closed { cancelled: state.let_go(all), was_last: true };
+        if state.handles > 0 {
+            state.strides.on_close(handle);
+            let left = state.jumps.on_close(handle);
+            return Closed { cancelled: state.abandon(&left, options), is_empty: false };
         }
-        let left = state.jumps.on_close(handle);
-        Closed { cancelled: state.abandon(&left, options), was_last: false }
+        state.streams.clear();
+        state.windows.clear();
+        state.jumps = Jumps::default();
+        state.strides = Strides::default();
+        state.closed = Some(Instant::now());
+        let goes = state.extents.values().map(|held| &held.extent).filter(|extent| extent.windowed || extent.missing_bytes() > 0);
+        let goes = goes.map(|extent| extent.range.start).collect();
+        Closed { cancelled: state.let_go(goes), is_empty: state.extents.is_empty() }
+    }
+
+    /// Whether nobody has had it open for `idle`.
+    pub fn is_left(&self, now: Instant, idle: Duration) -> bool {
+        let state = self.state.lock();
+        state.handles == 0 && state.closed.is_none_or(|closed| now.duration_since(closed) >= idle || state.extents.is_empty())
     }
 
     /// Files a read of `read` (not empty, inside the object) and starts what it makes worth fetching. `share` is the
@@ -144,8 +160,12 @@ impl Object {
         }
         let mut cancelled = if ended.is_empty() { 0 } else { state.abandon(&ended, options) };
         let mut new_stream = false;
+        let mut guess = Guess::default();
         let (want, unit, stream) = match observed.pattern {
-            Pattern::Isolated => (self.isolated(&state, read, chunk), chunk, None),
+            Pattern::Isolated => {
+                guess = state.strides.on_read(who, read, chunk, self.size);
+                (self.isolated(&state, read, chunk), chunk, None)
+            }
             Pattern::Sequential { stream, moved } => {
                 new_stream = !state.windows.iter().any(|running| running.stream == stream);
                 let (crossed, reach) = state.advance(stream, read, moved, now, share, options, &fetches.link());
@@ -157,7 +177,13 @@ impl Object {
                 (plan::window(read, front, reach, border.max(read.end)), reach.unit, Some(stream))
             }
         };
-        let short_bytes = state.fetch_missing(&want, read, unit, stream.is_some(), fetches);
+        let mut short_bytes = state.fetch_missing(&want, read, unit, stream.is_some(), fetches);
+        for range in guess.chunks.into_iter().chain(guess.reads.iter().map(|read| plan::pieces(read, self.size))) {
+            if short_bytes > 0 {
+                break;
+            }
+            short_bytes = state.fetch_missing(&range, read, chunk, false, fetches);
+        }
         let extents = state.covering(read, fetches.stamp());
         (Planned { extents, short_bytes, new_stream }, cancelled)
     }
@@ -238,7 +264,8 @@ impl Object {
 /// What closing a handle did.
 pub(super) struct Closed {
     pub cancelled: usize,
-    pub was_last: bool,
+    /// Nobody has it open, and there is nothing to keep for whoever opens it next.
+    pub is_empty: bool,
 }
 
 impl State {
