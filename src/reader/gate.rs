@@ -104,6 +104,12 @@ impl Gate {
         }
     }
 
+    /// Whether a prefetch would go at once.
+    pub fn has_room(&self) -> bool {
+        let state = self.state.lock();
+        state.prefetch.is_empty() && state.demand.is_empty() && state.in_flight < state.for_prefetch()
+    }
+
     /// GETs in flight now.
     #[cfg(test)]
     pub fn in_flight(&self) -> usize {

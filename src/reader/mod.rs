@@ -22,6 +22,7 @@ mod strides;
 mod window;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -148,6 +149,21 @@ impl Reader {
         }
         let id = shared.handles.fetch_add(1, Ordering::Relaxed) + 1;
         ObjectHandle { id, object, shared: Arc::clone(shared) }
+    }
+
+    /// Fetches a small object that will probably be opened soon. What nobody opens goes after ten seconds; when memory or
+    /// places for GETs are short nothing happens.
+    pub fn expect(&self, meta: &ObjectMeta) {
+        let shared = &self.0;
+        if meta.size == 0 || meta.size > shared.options.chunk_size.as_u64() || !shared.gate.has_room() {
+            return;
+        }
+        let object = {
+            let mut objects = shared.objects.lock();
+            let Entry::Vacant(free) = objects.entry((meta.key.clone(), meta.etag.clone())) else { return };
+            Arc::clone(free.insert(Arc::new(Object::new(meta))))
+        };
+        object.fetch_whole(&Fetcher { shared, object: &object });
     }
 
     /// Housekeeping, about once a second: ends streams whose readers are gone and gives idle memory back.

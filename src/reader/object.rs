@@ -46,7 +46,7 @@ struct State {
     jumps: Jumps,
     strides: Strides,
     handles: usize,
-    /// When the last handle was closed.
+    /// When the last handle was closed, or when it was made.
     closed: Option<Instant>,
 }
 
@@ -99,7 +99,9 @@ pub(super) struct Spare {
 
 impl Object {
     pub fn new(meta: &ObjectMeta) -> Self {
-        Self { key: meta.key.clone(), etag: meta.etag.clone(), size: meta.size, state: Mutex::default() }
+        // Not open yet, and left if it never will be.
+        let state = State { closed: Some(Instant::now()), ..State::default() };
+        Self { key: meta.key.clone(), etag: meta.etag.clone(), size: meta.size, state: Mutex::new(state) }
     }
 
     /// Another handle reads it.

@@ -64,7 +64,12 @@ impl Page {
 
     /// The entry of that name.
     pub fn find(&self, name: &[u8]) -> Option<&DirEntry> {
-        self.entries.binary_search_by(|entry| order(entry.name(), name)).ok().map(|at| &self.entries[at])
+        self.position(name).map(|at| &self.entries[at])
+    }
+
+    /// Where that entry is.
+    pub fn position(&self, name: &[u8]) -> Option<usize> {
+        self.entries.binary_search_by(|entry| order(entry.name(), name)).ok()
     }
 }
 

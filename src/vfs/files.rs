@@ -250,6 +250,9 @@ impl Files {
     fn opened(&self, ino: Inode, direct: bool, meta: &ObjectMeta) -> Opened {
         let (state, before) = self.on_version(ino, meta);
         let object = Arc::new(self.reader.open(meta));
+        for next in self.names.next_files(&meta.key) {
+            self.reader.expect(&next);
+        }
         let version = Mutex::new(Version { object, state, has_returned: false });
         let file = OpenFile { ino, direct, version };
         let handle = HandleId(self.next.fetch_add(1, Ordering::Relaxed));

@@ -19,6 +19,7 @@ use super::listing::{FileFacts, check_name};
 use super::options::Options;
 use super::probe::Probe;
 use super::stat_cache::StatCache;
+use super::next_files::Successions;
 use super::walk::Walk;
 use crate::store::{Key, ObjectMeta, ObjectStore};
 
@@ -33,6 +34,7 @@ pub struct Names {
     pub(super) inodes: Mutex<Inodes>,
     /// Directories that are being listed, for handles that can share a walk and for lookups of what it has seen.
     pub(super) walks: Mutex<HashMap<Key, Weak<Walk>>>,
+    pub(super) successions: Successions,
     /// What directories without a known marker show as their time.
     mounted: SystemTime,
 }
@@ -46,6 +48,7 @@ impl Names {
             probe: Probe::new(store.clone(), cache.clone(), hidden.clone()),
             inodes: Mutex::new(Inodes::new(Key::from(options.prefix.as_str()))),
             walks: Mutex::default(),
+            successions: Successions::new(),
             mounted: SystemTime::now(),
             store,
             options,

@@ -12,9 +12,11 @@ mod hidden;
 mod inodes;
 mod listing;
 mod lookup;
+mod next_files;
 mod options;
 mod probe;
 mod stat_cache;
+mod succession;
 mod walk;
 
 pub use attr::{Attr, Entry};
