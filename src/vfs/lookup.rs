@@ -183,6 +183,11 @@ impl Names {
         self.inodes.lock().retire(ino);
     }
 
+    /// Whether a listing gives attributes without a further request.
+    pub fn listings_tell_attributes(&self) -> bool {
+        self.options.readdir_optimize
+    }
+
     /// How many objects were found that a directory of the same name hides.
     pub fn hidden_objects(&self) -> usize {
         self.hidden.count()
