@@ -82,7 +82,11 @@ impl PageClient {
             match timeout(self.stall_timeout, response.chunk()).await {
                 Ok(Ok(Some(piece))) if body.len() + piece.len() <= BODY_LIMIT => {
                     body.extend_from_slice(&piece);
-                    seen = seen || look(&body);
+                    if !seen && look(&body) {
+                        seen = true;
+                        // Whoever was told runs now and not after the page is parsed: a page may come in one piece.
+                        tokio::task::yield_now().await;
+                    }
                 }
                 Ok(Ok(Some(_))) => return Err(Error::new(ErrorKind::Corrupt, Op::List, prefix, "the listing is too long")),
                 Ok(Ok(None)) => return Ok(body),
