@@ -161,7 +161,7 @@ impl Names {
     pub fn forget(&self, ino: Inode, n: u64) -> bool {
         let mut inodes = self.inodes.lock();
         inodes.forget(ino, n);
-        inodes.get(ino).is_none()
+        !inodes.knows(ino)
     }
 
     /// Nothing that was learnt of `ino` so far is believed any more, nor of what is in it when it is a directory.
