@@ -18,16 +18,16 @@ const PAGE_KEYS: usize = 1000;
 /// Why a body is no page.
 #[derive(Debug, thiserror::Error)]
 pub enum ListingError {
-    #[error("the listing is not readable: {0}")]
+    #[error("the answer cannot be read: {0}")]
     Xml(#[from] quick_xml::Error),
-    #[error("the listing is not readable: it ends too early")]
+    #[error("the answer cannot be read: it ends too early")]
     Short,
-    #[error("the listing is not readable: it begins with <{0}>")]
+    #[error("the answer cannot be read: it begins with <{0}>")]
     Other(String),
     /// The control characters that XML 1.0 has no way to write: a page in URL encoding can say them.
-    #[error("the listing is not readable: a key holds what XML cannot say")]
+    #[error("the answer cannot be read: a key holds what XML cannot say")]
     Unsayable,
-    #[error("the listing is not readable: it names an entity &{0};")]
+    #[error("the answer cannot be read: it names an entity &{0};")]
     Entity(String),
     #[error("an entry of the listing has no key or no size")]
     Incomplete,

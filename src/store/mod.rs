@@ -106,6 +106,19 @@ fn pour(mut bytes: &[u8], sink: &mut dyn RangeSink) {
     }
 }
 
+/// The page that the body of a ListObjectsV2 answer is. The dialects do this themselves; this is the door for benches/listing.rs.
+///
+/// # Errors
+/// Why it is none.
+#[doc(hidden)]
+pub fn parse_page(body: &[u8], dialect: Dialect) -> std::result::Result<ListPage, impl std::error::Error + use<>> {
+    let tokens = match dialect {
+        Dialect::S3 => listing::Tokens::Plain,
+        Dialect::Oss => listing::Tokens::Encoded,
+    };
+    listing::parse(body, tokens)
+}
+
 /// One bucket of one store.
 ///
 /// Dropping a future cancels its request: the connection of an unfinished body is closed.

@@ -70,22 +70,22 @@ fn an_empty_page_is_a_page() {
 #[test]
 fn what_is_no_listing_is_an_error_and_never_an_empty_directory() {
     for (body, words) in [
-        ("", "not readable"),
-        ("<html>", "not readable"),
-        ("<Error><Code>InternalError</Code></Error>", "not readable"),
+        ("", "cannot be read"),
+        ("<html>", "cannot be read"),
+        ("<Error><Code>InternalError</Code></Error>", "cannot be read"),
         ("<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>", "how to go on"),
         ("<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken/></ListBucketResult>", "how to go on"),
         (&PAGE.replace("2012-02-24T08", "yesterday"), "date"),
         (&PAGE.replace("<Size>0</Size>", ""), "no key or no size"),
         (&PAGE.replace("<Size>0</Size>", "<Size>-1</Size>"), "no key or no size"),
-        (&PAGE.replace("&quot;E", "&other;E"), "not readable"),
+        (&PAGE.replace("&quot;E", "&other;E"), "cannot be read"),
         (&contents("<Key>a\u{1}b</Key><Size>1</Size>"), "XML cannot say"),
         (&contents("<Key>a&#1;b</Key><Size>1</Size>"), "XML cannot say"),
-        (&PAGE.replace("</Size><StorageClass>", "</Sise><StorageClass>"), "not readable"),
+        (&PAGE.replace("</Size><StorageClass>", "</Sise><StorageClass>"), "cannot be read"),
     ] {
         let error = parse(body.as_bytes(), Tokens::Encoded).unwrap_err();
         assert!(error.to_string().contains(words), "{error}: {body}");
-        assert_eq!(error.is_unreadable(), words == "not readable" || words == "XML cannot say", "{body}");
+        assert_eq!(error.is_unreadable(), words == "cannot be read" || words == "XML cannot say", "{body}");
     }
     assert!(parse(&[contents("<Key>a").as_bytes(), b"\xff</Key>"].concat(), Tokens::Plain).is_err_and(|error| error.is_unreadable()));
 }
