@@ -51,14 +51,16 @@ impl Filesystem for Bucket {
             InitFlags::FUSE_PARALLEL_DIROPS,
             // Direct reads longer than one READ are sent side by side.
             InitFlags::FUSE_ASYNC_DIO,
-            // Attributes with the names, and plain listings for those who do not look at them.
+            // Attributes with the names: the listing told them anyway.
             InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_CACHE_SYMLINKS,
             // We say when pages are stale; the kernel need not guess from mtime, which stores round to seconds.
             InitFlags::FUSE_EXPLICIT_INVAL_DATA,
         ];
-        for flag in wanted {
+        // With this the kernel asks for attributes in the first reply only until it sees a lookup, and whoever reads all names
+        // before the first stat (ls -l, filepath.Walk) pays a lookup a file. Right only where attributes cost a request each.
+        let adaptive = (!self.names.listings_tell_attributes()).then_some(InitFlags::FUSE_READDIRPLUS_AUTO);
+        for flag in wanted.into_iter().chain(adaptive) {
             if config.add_capabilities(flag).is_err() {
                 tracing::debug!(?flag, "the kernel does not know this");
             }

@@ -88,6 +88,12 @@ impl fmt::Debug for Key {
 pub struct ETag(Arc<str>);
 
 impl ETag {
+    /// The tag that `text` names. Some stores list tags without the quotes that they send and expect in headers.
+    pub fn quoted(text: &str) -> Self {
+        let whole = text.starts_with('"') || text.starts_with("W/") || text.is_empty();
+        if whole { Self::from(text) } else { Self::from(&*format!("\"{text}\"")) }
+    }
+
     /// The tag as it stands in the header.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -7,10 +7,12 @@ mod endpoint;
 mod error;
 mod hedge;
 mod key;
+mod listing;
 pub mod memory;
 mod open;
 mod options;
 mod oss;
+mod page;
 mod passwd;
 mod plain;
 mod range;
@@ -70,6 +72,9 @@ pub struct ListPage {
     pub next: Option<String>,
 }
 
+/// Who is told the token of the next page before the page is complete.
+pub type Tell<'a> = dyn Fn(&str) + Send + Sync + 'a;
+
 /// A range of one version of an object to fetch.
 #[derive(Clone, Debug)]
 pub struct RangeRequest {
@@ -104,6 +109,19 @@ fn pour(mut bytes: &[u8], sink: &mut dyn RangeSink) {
     }
 }
 
+/// The page that the body of a ListObjectsV2 answer is. The dialects do this themselves; this is the door for benches/listing.rs.
+///
+/// # Errors
+/// Why it is none.
+#[doc(hidden)]
+pub fn parse_page(body: &[u8], dialect: Dialect) -> std::result::Result<ListPage, impl std::error::Error + use<>> {
+    let tokens = match dialect {
+        Dialect::S3 => listing::Tokens::Plain,
+        Dialect::Oss => listing::Tokens::Encoded,
+    };
+    listing::parse(body, tokens)
+}
+
 /// One bucket of one store.
 ///
 /// Dropping a future cancels its request: the connection of an unfinished body is closed.
@@ -120,6 +138,17 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// [`ErrorKind::NoSuchBucket`], [`ErrorKind::AccessDenied`] and what else the endpoint can answer.
     async fn list(&self, request: &ListRequest) -> Result<ListPage>;
+
+    /// [`list`](Self::list), and tells the token of the next page as soon as that has arrived, which may be long before the page
+    /// has. What is told is a hint: the page itself decides, and a page that is tried again tells again.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+        let page = self.list(request).await?;
+        page.next.iter().for_each(|token| tell(token));
+        Ok(page)
+    }
 
     /// Fetches a range into `sink`, whole or with an error; on an error the sink may have received a correct
     /// beginning of the range.

@@ -14,7 +14,7 @@ use retry_policies::{Jitter, RetryDecision, RetryPolicy};
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
-use super::{Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, RangeRequest, RangeSink, Result};
+use super::{Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, RangeRequest, RangeSink, Result, Tell};
 use crate::metrics::Metrics;
 
 /// The first delay is up to this: about the round trip that failed.
@@ -81,9 +81,13 @@ impl ObjectStore for Retrying {
     }
 
     async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        self.list_telling(request, &|_| {}).await
+    }
+
+    async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
         let mut attempts = Attempts::start(self.policy);
         loop {
-            match attempts.bounded(Op::List, &request.prefix, self.inner.list(request)).await {
+            match attempts.bounded(Op::List, &request.prefix, self.inner.list_telling(request, tell)).await {
                 Ok(page) => return Ok(page),
                 Err(error) => attempts.pause_after(error, &self.metrics).await?,
             }

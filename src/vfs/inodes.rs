@@ -75,6 +75,11 @@ impl Inodes {
         Self { slots: HashMap::from_iter([(Inode::ROOT.0, root)]), displaced: HashMap::new(), hash }
     }
 
+    /// Whether `ino` stands for anything.
+    pub fn knows(&self, ino: Inode) -> bool {
+        self.slots.contains_key(&ino.0)
+    }
+
     /// What `ino` stands for.
     pub fn get(&self, ino: Inode) -> Option<Node> {
         self.slots.get(&ino.0).map(|slot| Node { key: slot.key.clone(), parent: slot.parent })

@@ -164,7 +164,7 @@ impl Names {
     pub fn forget(&self, ino: Inode, n: u64) -> bool {
         let mut inodes = self.inodes.lock();
         inodes.forget(ino, n);
-        inodes.get(ino).is_none()
+        !inodes.knows(ino)
     }
 
     /// Nothing that was learnt of `ino` so far is believed any more, nor of what is in it when it is a directory.
@@ -184,6 +184,11 @@ impl Names {
     /// The next lookup of the name of `ino` gives another inode.
     pub(super) fn retire(&self, ino: Inode) {
         self.inodes.lock().retire(ino);
+    }
+
+    /// Whether a listing gives attributes without a further request.
+    pub fn listings_tell_attributes(&self) -> bool {
+        self.options.readdir_optimize
     }
 
     /// How many objects were found that a directory of the same name hides.

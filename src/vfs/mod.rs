@@ -25,5 +25,8 @@ pub use directory::DirHandle;
 pub use error::{Error, Result};
 pub use files::{Files, HandleId, OpenFile, Opened, Read};
 pub use inodes::{Inode, Kind};
+// For benches/listing.rs.
+#[doc(hidden)]
+pub use listing::{DirEntry, Merge};
 pub use lookup::Names;
 pub use options::Options;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Options;
@@ -21,6 +22,8 @@ pub struct StatCache {
     facts: Option<Cache<Key, Fact>>,
     /// Whole directories: at most `size` entries in all of them together.
     listings: Option<Cache<Key, Arc<Listing>>>,
+    /// When something was learnt by name for the last time.
+    named: Arc<Mutex<Option<Instant>>>,
     size: u64,
     ttl: Duration,
     negative_ttl: Duration,
@@ -38,6 +41,7 @@ impl StatCache {
         let listings = || Cache::builder().max_capacity(size).eviction_policy(EvictionPolicy::lru()).weigher(weight).build();
         Self {
             facts: enabled.then(facts),
+            named: Arc::default(),
             listings: enabled.then(listings),
             size,
             ttl: if enabled { options.stat_cache_ttl } else { Duration::ZERO },
@@ -128,6 +132,13 @@ impl StatCache {
         }
     }
 
+    /// For how long what a listing says of its files is believed, when that is all there is to know of them: nothing was learnt
+    /// by name since it came. Spares [`entry`](Self::entry) a search for each of thousands of entries.
+    pub fn files_as_listed(&self, learnt: Instant) -> Option<Duration> {
+        let named_since = self.named.lock().is_some_and(|named| named >= learnt);
+        (self.readdir_optimize && !named_since).then(|| self.remaining(self.believed_until(learnt)))
+    }
+
     /// All of a directory was listed.
     pub fn learn_listing(&self, directory: &Key, listing: Arc<Listing>) {
         if let Some(listings) = &self.listings
@@ -194,6 +205,11 @@ impl StatCache {
 
     fn insert(&self, path: &Key, fact: Fact) -> Fact {
         if let Some(facts) = &self.facts {
+            // First, so that no reply is made from a listing which the fact that is there already makes old.
+            {
+                let mut named = self.named.lock();
+                *named = (*named).max(Some(fact.learnt));
+            }
             facts.insert(path.clone(), fact.clone());
         }
         fact

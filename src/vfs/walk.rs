@@ -1,9 +1,10 @@
 //! One walk through the LIST pages of a directory, shared by the handles that read it. It turns nothing into inodes.
-//! Invariants: no page is asked for twice; page n+1 is asked for when page n begins to be read, and never page n+2;
+//! Invariants: no page is asked for twice; page n+1 is asked for when page n begins to be read, or when a reader waits for page n
+//! and how to go on is known before page n has come; never page n+2;
 //! memory holds at most the entries that the stat cache could keep, and the few pages being read.
 
-use std::collections::VecDeque;
-use std::mem;
+mod state;
+
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 
@@ -12,12 +13,13 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::error::{Error, Result};
-use super::fact::{Listing, Page, What};
+use super::error::Result;
+use super::fact::{Page, What};
 use super::hidden::Hidden;
 use super::listing::{DirEntry, Merge};
 use super::stat_cache::StatCache;
 use crate::store::{self, ErrorKind, Key, ListPage, ListRequest, ObjectStore, Op};
+use state::{Id, Next, State};
 
 /// What stores give at most.
 const PAGE_KEYS: u16 = 1000;
@@ -61,52 +63,11 @@ pub struct Walk {
     progress: Notify,
 }
 
-#[derive(Debug)]
-struct State {
-    pages: VecDeque<Page>,
-    /// Entries in `pages`.
-    kept: usize,
-    /// Entries before `pages`.
-    dropped: u64,
-    /// When the first page came.
-    began: Option<Instant>,
-    next: Next,
-}
-
-/// The page after the last of `pages`.
-#[derive(Debug)]
-enum Next {
-    NotAsked(Step),
-    UnderWay(#[expect(dead_code, reason = "held for its Drop")] AbortOnDrop),
-    /// Its error waits for a reader that gets there; after that the page can be asked for again.
-    Failed(Error, Step),
-    /// There is none.
-    End,
-}
-
-/// What it takes to ask for a page and to read the answer.
-#[derive(Debug)]
-struct Step {
-    token: Option<String>,
-    merge: Merge,
-}
-
-/// The request of a walk that nobody reads any more is cancelled.
-#[derive(Debug)]
-struct AbortOnDrop(AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl Walk {
     /// A walk through `directory`, which is empty or ends in `/`. Nothing is asked for until it is read.
     pub fn new(directory: Key, store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>) -> Arc<Self> {
-        let next = Next::NotAsked(Step { token: None, merge: Merge::new(directory.clone()) });
-        let state = State { pages: VecDeque::new(), kept: 0, dropped: 0, began: None, next };
-        Arc::new(Self { directory, store, cache, hidden, state: Mutex::new(state), progress: Notify::new() })
+        let state = Mutex::new(State::new(Merge::new(directory.clone())));
+        Arc::new(Self { directory, store, cache, hidden, state, progress: Notify::new() })
     }
 
     /// What is at `position`, as soon as it is known.
@@ -134,7 +95,7 @@ impl Walk {
     /// The entry of that name, when its page has come and is still there, and when it was learnt.
     pub fn find(&self, name: &[u8]) -> Option<(DirEntry, Instant)> {
         let state = self.state.lock();
-        let page = state.pages.get(state.pages.partition_point(|page| page.ends_before(name)))?;
+        let page = state.page_of(name)?;
         page.find(name).map(|entry| (entry.clone(), page.learnt))
     }
 
@@ -150,48 +111,42 @@ impl Walk {
         self.state.lock().kept
     }
 
-    /// One look at `position`; asks for the page after the one that is read. None: it has to come first.
+    /// One look at `position`; asks for what is wanted next. None: it has to come first.
     fn step(self: &Arc<Self>, position: u64) -> Option<Result<Found>> {
-        let mut state = self.state.lock();
-        let found = state.find(position);
-        let at_the_end = match &found {
-            Some(Found::Entries(slice)) => state.is_last(slice),
-            Some(Found::End | Found::Dropped) => false,
-            None => true,
-        };
-        if at_the_end {
-            state.next = match mem::replace(&mut state.next, Next::End) {
-                Next::NotAsked(step) => Next::UnderWay(self.ask(step)),
-                Next::Failed(error, step) if found.is_none() => {
-                    state.next = Next::NotAsked(step);
-                    return Some(Err(error));
-                }
-                next => next,
-            };
-        }
-        found.map(Ok)
+        self.state.lock().step(position, |id, token| self.ask(id, token))
     }
 
     /// Asks for a page. The task holds the walk only weakly: it ends with the last handle.
-    fn ask(self: &Arc<Self>, mut step: Step) -> AbortOnDrop {
+    fn ask(self: &Arc<Self>, id: Id, token: Option<String>) -> AbortHandle {
         let (walk, store) = (Arc::downgrade(self), self.store.clone());
-        let request = ListRequest { prefix: self.directory.clone(), delimited: true, token: step.token.take(), max_keys: PAGE_KEYS };
+        let request = ListRequest { prefix: self.directory.clone(), delimited: true, token, max_keys: PAGE_KEYS };
         let task = tokio::spawn(async move {
-            let answer = store.list(&request).await.and_then(|page| check_progress(page, &request));
-            let Some(walk) = Weak::upgrade(&walk) else { return };
-            match answer {
-                Ok(page) => walk.on_page(page, step.merge),
-                Err(error) => {
-                    let step = Step { token: request.token, merge: step.merge };
-                    walk.state.lock().next = Next::Failed(error.into(), step);
+            let tell = |token: &str| {
+                if let Some(walk) = Weak::upgrade(&walk)
+                    && request.token.as_deref() != Some(token)
+                {
+                    walk.state.lock().on_token(id, token, |id, token| walk.ask(id, token));
                 }
+            };
+            let answer = store.list_telling(&request, &tell).await.and_then(|page| check_progress(page, &request));
+            if let Some(walk) = Weak::upgrade(&walk) {
+                walk.on_answer(id, answer);
             }
-            walk.progress.notify_waiters();
         });
-        AbortOnDrop(task.abort_handle())
+        task.abort_handle()
     }
 
-    fn on_page(&self, page: ListPage, mut merge: Merge) {
+    /// Takes a page in, and the one after it if that came before; tells the readers after each.
+    fn on_answer(&self, id: Id, answer: store::Result<ListPage>) {
+        let mut turn = self.state.lock().on_answer(id, answer);
+        while let Some((page, merge)) = turn {
+            turn = self.take_in(page, merge);
+            self.progress.notify_waiters();
+        }
+        self.progress.notify_waiters();
+    }
+
+    fn take_in(&self, page: ListPage, mut merge: Merge) -> Option<(ListPage, Merge)> {
         let token = page.next.clone();
         let learnt = Instant::now();
         let entries: Arc<[DirEntry]> = merge.on_page(page).into();
@@ -199,61 +154,19 @@ impl Walk {
             self.hidden.note(&key);
         }
         let marker = merge.take_marker();
-        let is_sorted = merge.is_ordered();
-        let complete = {
+        let is_complete = token.is_none() && merge.is_ordered();
+        let (listing, turn) = {
             let mut state = self.state.lock();
-            state.push(Page { entries, learnt });
-            state.drop_pages(self.cache.size());
-            let is_last = token.is_none();
-            state.next = if is_last { Next::End } else { Next::NotAsked(Step { token, merge }) };
-            (is_last && is_sorted && state.dropped == 0).then(|| state.listing(learnt))
+            let turn = state.on_merged(Page { entries, learnt }, self.cache.size(), token, merge);
+            ((is_complete && state.dropped == 0).then(|| state.listing(learnt)), turn)
         };
-        if let Some(listing) = complete {
+        if let Some(listing) = listing {
             self.cache.learn_listing(&self.directory, Arc::new(listing));
         }
         if let (Some(time), Some(path)) = (marker, self.directory.as_bytes().strip_suffix(b"/")) {
             self.cache.learn_name(&Key::from(path), What::Directory(Some(time)));
         }
-    }
-}
-
-impl State {
-    /// None: the page has not come yet.
-    fn find(&self, position: u64) -> Option<Found> {
-        let Some(mut skip) = position.checked_sub(self.dropped) else { return Some(Found::Dropped) };
-        for page in &self.pages {
-            let len = page.entries.len() as u64;
-            if skip < len {
-                let from = usize::try_from(skip).expect("less than the length of a slice");
-                return Some(Found::Entries(Slice { page: page.clone(), from }));
-            }
-            skip -= len;
-        }
-        matches!(self.next, Next::End).then_some(Found::End)
-    }
-
-    fn is_last(&self, slice: &Slice) -> bool {
-        self.pages.back().is_some_and(|last| Arc::ptr_eq(&last.entries, &slice.page.entries))
-    }
-
-    fn push(&mut self, page: Page) {
-        self.began.get_or_insert(page.learnt);
-        if !page.entries.is_empty() {
-            self.kept += page.entries.len();
-            self.pages.push_back(page);
-        }
-    }
-
-    fn drop_pages(&mut self, keep: usize) {
-        while self.kept > keep && self.pages.len() > PAGES_KEPT {
-            let Some(page) = self.pages.pop_front() else { return };
-            self.kept -= page.entries.len();
-            self.dropped += page.entries.len() as u64;
-        }
-    }
-
-    fn listing(&self, now: Instant) -> Listing {
-        Listing { pages: self.pages.iter().cloned().collect(), len: self.kept, learnt: self.began.unwrap_or(now) }
+        turn
     }
 }
 

@@ -3,7 +3,6 @@
 
 mod address;
 mod credentials;
-mod listing;
 mod process;
 mod sign;
 
@@ -19,21 +18,23 @@ use reqwest::Response;
 use tokio::time::timeout;
 
 use super::answer::{self, Answer};
+use super::listing::Tokens;
+use super::page::{Answered, PageClient};
 use super::range::{RangeClient, client_builder};
-use super::{ETag, Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, RangeRequest, RangeSink, Result};
+use super::{
+    ETag, Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, RangeRequest, RangeSink, Result, Tell,
+};
 use crate::metrics::Metrics;
 use address::Address;
 use credentials::Sources;
 use sign::OssSigner;
-
-/// A page of 1000 keys of 1 KiB, each byte percent-encoded, is below 4 MiB; what is longer is no listing.
-const BODY_LIMIT: usize = 16 << 20;
 
 /// One bucket of OSS.
 #[derive(Debug)]
 struct OssStore {
     http: reqwest::Client,
     ranges: RangeClient,
+    pages: PageClient,
     signer: OssSigner,
     stall_timeout: Duration,
     metrics: Arc<Metrics>,
@@ -50,13 +51,14 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
     let signer = OssSigner::new(address, options.signature, sources);
     signer.sign(Op::List, Method::GET, &root, &[]).await?;
     let ranges = RangeClient::new(http.clone(), options, metrics.clone());
-    Ok(Arc::new(OssStore { http, ranges, signer, stall_timeout: options.stall_timeout, metrics }))
+    let pages = PageClient::new(http.clone(), options.stall_timeout, Tokens::Encoded);
+    Ok(Arc::new(OssStore { http, ranges, pages, signer, stall_timeout: options.stall_timeout, metrics }))
 }
 
 #[async_trait]
 impl ObjectStore for OssStore {
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
-        let response = self.send(Op::Head, Method::HEAD, key, key, &[]).await?;
+        let response = self.send_head(key).await?;
         let headers = response.headers();
         if !response.status().is_success() {
             return Err(refused_head(response.status().as_u16(), headers, key));
@@ -74,6 +76,10 @@ impl ObjectStore for OssStore {
     }
 
     async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        self.list_telling(request, &|_| {}).await
+    }
+
+    async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
         let max_keys = request.max_keys.to_string();
         let mut query: Vec<(&str, &[u8])> = vec![("encoding-type", b"url"), ("list-type", b"2"), ("max-keys", max_keys.as_bytes())];
         // A query parameter without a value is signed without its `=`: nothing empty is sent.
@@ -86,13 +92,15 @@ impl ObjectStore for OssStore {
         if let Some(token) = &request.token {
             query.push(("continuation-token", token.as_bytes()));
         }
-        let response = self.send(Op::List, Method::GET, &request.prefix, &Key::root(), &query).await?;
-        let (status, headers) = (response.status(), response.headers().clone());
-        let body = self.body(response, &request.prefix).await?;
-        if !status.is_success() {
-            return Err(Answer::new(status.as_u16(), &headers, &body).into_error(Op::List, &request.prefix));
+        let prefix = &request.prefix;
+        let signed = self.signer.sign(Op::List, Method::GET, &Key::root(), &query).await;
+        let signed = signed.map_err(|error| Error { key: prefix.clone(), ..error })?;
+        self.metrics.list_requests.add(1);
+        match self.pages.get(signed, prefix, tell).await? {
+            Answered::Page(page) => Ok(page),
+            Answered::Unreadable(_, _, error) => Err(Error::new(ErrorKind::Corrupt, Op::List, prefix, error.to_string())),
+            Answered::Refused(status, headers, body) => Err(Answer::new(status.as_u16(), &headers, &body).into_error(Op::List, prefix)),
         }
-        listing::parse(&body).map_err(|error| Error::new(ErrorKind::Corrupt, Op::List, &request.prefix, error.to_string()))
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
@@ -107,34 +115,14 @@ impl ObjectStore for OssStore {
 }
 
 impl OssStore {
-    /// Sends one request for `target`; errors name `subject`, which for a listing is the prefix.
-    async fn send(&self, op: Op, method: Method, subject: &Key, target: &Key, query: &[(&str, &[u8])]) -> Result<Response> {
-        let signed = self.signer.sign(op, method.clone(), target, query).await;
-        let signed = signed.map_err(|error| Error { key: subject.clone(), ..error })?;
-        match op {
-            Op::Head => self.metrics.head_requests.add(1),
-            Op::List => self.metrics.list_requests.add(1),
-            Op::Get => self.metrics.get_requests.add(1),
-        }
-        let sent = self.http.request(method, signed.url).headers(signed.headers).send();
+    async fn send_head(&self, key: &Key) -> Result<Response> {
+        let signed = self.signer.sign(Op::Head, Method::HEAD, key, &[]).await?;
+        self.metrics.head_requests.add(1);
+        let sent = self.http.head(signed.url).headers(signed.headers).send();
         match timeout(self.stall_timeout, sent).await {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(answer::transport(op, subject, &error)),
-            Err(_) => Err(Error::new(ErrorKind::Timeout, op, subject, format!("no answer for {:?}", self.stall_timeout))),
-        }
-    }
-
-    /// The body of a listing or of its refusal.
-    async fn body(&self, mut response: Response, prefix: &Key) -> Result<Vec<u8>> {
-        let mut body = Vec::new();
-        loop {
-            match timeout(self.stall_timeout, response.chunk()).await {
-                Ok(Ok(Some(piece))) if body.len() + piece.len() <= BODY_LIMIT => body.extend_from_slice(&piece),
-                Ok(Ok(Some(_))) => return Err(Error::new(ErrorKind::Corrupt, Op::List, prefix, "the listing is too long")),
-                Ok(Ok(None)) => return Ok(body),
-                Ok(Err(error)) => return Err(answer::transport(Op::List, prefix, &error)),
-                Err(_) => return Err(Error::new(ErrorKind::Timeout, Op::List, prefix, format!("no byte for {:?}", self.stall_timeout))),
-            }
+            Ok(Err(error)) => Err(answer::transport(Op::Head, key, &error)),
+            Err(_) => Err(Error::new(ErrorKind::Timeout, Op::Head, key, format!("no answer for {:?}", self.stall_timeout))),
         }
     }
 }

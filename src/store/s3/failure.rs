@@ -64,12 +64,22 @@ fn answered(op: Op, key: &Key, region: &str, raw: &HttpResponse) -> Error {
         .headers()
         .iter()
         .filter_map(|(name, value)| Some((HeaderName::from_bytes(name.as_bytes()).ok()?, HeaderValue::from_str(value).ok()?)));
-    let mut answer = Answer::new(status, &headers.collect::<HeaderMap>(), raw.body().bytes().unwrap_or_default());
+    let headers = headers.collect::<HeaderMap>();
     if (200..300).contains(&status) {
-        let message = "the answer cannot be read".to_owned();
-        let request_id = answer.request_id;
-        return Error { status: Some(status), request_id, ..Error::new(ErrorKind::Corrupt, op, key, message) };
+        return unreadable(op, key, status, &headers);
     }
+    refused(op, key, region, status, &headers, raw.body().bytes().unwrap_or_default())
+}
+
+/// A success that is not what a success of `op` looks like.
+pub(super) fn unreadable(op: Op, key: &Key, status: u16, headers: &HeaderMap) -> Error {
+    let request_id = Answer::new(status, headers, b"").request_id;
+    Error { status: Some(status), request_id, ..Error::new(ErrorKind::Corrupt, op, key, "the answer cannot be read") }
+}
+
+/// The error that an answer which is no success is.
+pub(super) fn refused(op: Op, key: &Key, region: &str, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
+    let mut answer = Answer::new(status, headers, body);
     // S3 names the region in answers that fail for other reasons too.
     if answer.region.as_deref() == Some(region) {
         answer.region = None;

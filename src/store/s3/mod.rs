@@ -1,6 +1,6 @@
-//! The S3 dialect: control requests through the SDK, data GETs through the shared range path with signatures of our
+//! The S3 dialect: HEADs through the SDK, data GETs and listings through what both dialects share, with signatures of our
 //! own. One attempt a call; the SDK's retries are off because the decorator above does it for both dialects.
-//! Invariant: control requests and data GETs go to the same address, resolved by the SDK's endpoint rules.
+//! Invariant: all requests go to the same address, resolved by the SDK's endpoint rules.
 
 mod credentials;
 mod failure;
@@ -33,9 +33,11 @@ use tokio::time::Instant;
 
 use super::answer;
 use super::endpoint::{self, Endpoint};
+use super::listing::Tokens;
+use super::page::PageClient;
 use super::range::{self, RangeClient};
 use super::{ETag, Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Result, Signature};
-use super::{RangeRequest, RangeSink};
+use super::{RangeRequest, RangeSink, Tell};
 use crate::metrics::Metrics;
 use sign::Signer;
 
@@ -46,6 +48,7 @@ pub(super) struct S3 {
     region: String,
     signer: Signer,
     ranges: RangeClient,
+    pages: PageClient,
     /// Set once a listing came that XML could not say.
     url_encoded: AtomicBool,
     metrics: Arc<Metrics>,
@@ -85,6 +88,7 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
         bucket: options.bucket.clone(),
         region: region.to_string(),
         signer: Signer::new(base.url(), region.to_string(), credentials),
+        pages: PageClient::new(http.clone(), options.stall_timeout, Tokens::Plain),
         ranges: RangeClient::new(http, options, metrics.clone()),
         url_encoded: AtomicBool::new(false),
         metrics,
@@ -166,9 +170,13 @@ impl ObjectStore for S3 {
     }
 
     async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        self.list_telling(request, &|_| {}).await
+    }
+
+    async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
         let started = Instant::now();
-        match self.list_page(request).await {
-            Err(error) if self.may_renew(&error, started).await => self.list_page(request).await,
+        match self.list_page(request, tell).await {
+            Err(error) if self.may_renew(&error, started).await => self.list_page(request, tell).await,
             result => result,
         }
     }
@@ -192,7 +200,7 @@ impl S3 {
         let size = found.content_length().and_then(|length| u64::try_from(length).ok());
         let modified = found.last_modified().and_then(|date| SystemTime::try_from(*date).ok());
         match (size, found.e_tag(), modified) {
-            (Some(size), Some(tag), Some(modified)) => Ok(ObjectMeta { key: key.clone(), size, etag: etag(tag), modified }),
+            (Some(size), Some(tag), Some(modified)) => Ok(ObjectMeta { key: key.clone(), size, etag: ETag::quoted(tag), modified }),
             _ => Err(Error::new(ErrorKind::Corrupt, Op::Head, key, "the answer lacks Content-Length, ETag or Last-Modified")),
         }
     }
@@ -227,11 +235,6 @@ impl aws_credential_types::provider::ProvideCredentials for Shared {
 /// The key as the SDK takes it.
 fn text(op: Op, key: &Key) -> Result<&str> {
     key.to_str().ok_or_else(|| Error::new(ErrorKind::Invalid, op, key, "S3 keys are UTF-8, this one is not"))
-}
-
-/// Some stores list tags without the quotes that they send and expect in headers.
-fn etag(text: &str) -> ETag {
-    if text.starts_with('"') || text.starts_with("W/") || text.is_empty() { ETag::from(text) } else { ETag::from(&*format!("\"{text}\"")) }
 }
 
 #[cfg(test)]

@@ -131,7 +131,7 @@ async fn signing_costs() {
     let started = WallInstant::now();
     for _ in 0..ROUNDS {
         let url = signer.object_url(&key).unwrap();
-        signer.headers(&key, &url).await.unwrap();
+        signer.headers(Op::Get, &key, &url).await.unwrap();
     }
     println!("header signature      {:?}", per_call(started));
     let started = WallInstant::now();

@@ -1,0 +1,98 @@
+//! One LIST request, from a signed URL to a page. Both dialects use it; they only differ in how they sign and in how they take
+//! a refusal. It does not retry. Invariant: the next page's token is told early only out of an answer that is a success.
+
+use std::time::Duration;
+
+use http::{HeaderMap, StatusCode};
+use reqwest::Response;
+use tokio::time::timeout;
+
+use super::answer;
+use super::listing::{self, ListingError, Tokens};
+use super::range::SignedGet;
+use super::{Error, ErrorKind, Key, ListPage, Op, Result, Tell};
+
+/// A page of 1000 keys of 1 KiB, each byte percent-encoded, is below 4 MiB; what is longer is no listing.
+const BODY_LIMIT: usize = 16 << 20;
+
+/// A page of 1000 keys of usual length is a few hundred kilobytes; an answer may lack its length.
+const USUAL_BODY: usize = 256 << 10;
+
+/// Where a token is looked for before the whole page has come: what stands before the entries, whose prefix may be long.
+const EARLY: usize = 16 << 10;
+
+/// What came back.
+#[derive(Debug)]
+pub(super) enum Answered {
+    Page(ListPage),
+    /// A success whose body is no page.
+    Unreadable(StatusCode, HeaderMap, ListingError),
+    /// Anything but a success, with its body.
+    Refused(StatusCode, HeaderMap, Vec<u8>),
+}
+
+/// The HTTP client of listings.
+#[derive(Clone, Debug)]
+pub(super) struct PageClient {
+    http: reqwest::Client,
+    stall_timeout: Duration,
+    tokens: Tokens,
+}
+
+impl PageClient {
+    /// `http` comes from [`client_builder`](super::range::client_builder).
+    pub fn new(http: reqwest::Client, stall_timeout: Duration, tokens: Tokens) -> Self {
+        Self { http, stall_timeout, tokens }
+    }
+
+    /// Sends `signed` and reads the answer; `tell` gets the next page's token as soon as it has arrived.
+    pub async fn get(&self, signed: SignedGet, prefix: &Key, tell: &Tell<'_>) -> Result<Answered> {
+        let sent = self.http.get(signed.url).headers(signed.headers).send();
+        let mut response = match timeout(self.stall_timeout, sent).await {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(answer::transport(Op::List, prefix, &error)),
+            Err(_) => return Err(Error::new(ErrorKind::Timeout, Op::List, prefix, format!("no answer for {:?}", self.stall_timeout))),
+        };
+        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        if !status.is_success() {
+            let body = self.body(&mut response, prefix, &|_| true).await?;
+            return Ok(Answered::Refused(status, headers, body));
+        }
+        let announce = |received: &[u8]| match listing::early_token(received, self.tokens) {
+            Some(token) => {
+                tell(&token);
+                true
+            }
+            // The beginning of a page is short; a token that is not in it comes behind the entries.
+            None => received.len() >= EARLY,
+        };
+        let body = self.body(&mut response, prefix, &announce).await?;
+        Ok(match listing::parse(&body, self.tokens) {
+            Ok(page) => Answered::Page(page),
+            Err(error) => Answered::Unreadable(status, headers, error),
+        })
+    }
+
+    /// The whole body; `look` sees what has arrived so far, until it says that it has seen enough.
+    async fn body(&self, response: &mut Response, prefix: &Key, look: &(dyn Fn(&[u8]) -> bool + Send + Sync)) -> Result<Vec<u8>> {
+        let length = response.content_length().and_then(|length| usize::try_from(length).ok());
+        let mut body = Vec::with_capacity(length.unwrap_or(USUAL_BODY).min(BODY_LIMIT));
+        let mut seen = false;
+        loop {
+            match timeout(self.stall_timeout, response.chunk()).await {
+                Ok(Ok(Some(piece))) if body.len() + piece.len() <= BODY_LIMIT => {
+                    body.extend_from_slice(&piece);
+                    if !seen && look(&body) {
+                        seen = true;
+                        // Whoever was told runs now and not after the page is parsed: a page may come in one piece.
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Ok(Ok(Some(_))) => return Err(Error::new(ErrorKind::Corrupt, Op::List, prefix, "the listing is too long")),
+                Ok(Ok(None)) => return Ok(body),
+                Ok(Err(error)) => return Err(answer::transport(Op::List, prefix, &error)),
+                Err(_) => return Err(Error::new(ErrorKind::Timeout, Op::List, prefix, format!("no byte for {:?}", self.stall_timeout))),
+            }
+        }
+    }
+}
