@@ -85,7 +85,8 @@ impl Gate {
     pub fn new(total: usize) -> Arc<Self> {
         let most = total.max(1);
         let queues = (VecDeque::new(), VecDeque::new());
-        let state = State { total: most, ended: 0, throttled: 0, cut: None, in_flight: 0, tickets: 0, demand: queues.0, prefetch: queues.1 };
+        let state =
+            State { total: most, ended: 0, throttled: 0, cut: None, in_flight: 0, tickets: 0, demand: queues.0, prefetch: queues.1 };
         Arc::new(Self { most, state: Mutex::new(state) })
     }
 

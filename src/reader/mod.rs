@@ -188,7 +188,8 @@ impl Shared {
     }
 
     fn link(&self) -> Link {
-        self.pace.lock().link(Instant::now())
+        let readers = self.active.lock().1;
+        self.pace.lock().link(Instant::now(), readers)
     }
 
     fn open_objects(&self) -> Vec<Arc<Object>> {

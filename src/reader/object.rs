@@ -68,6 +68,12 @@ struct Running {
     last_read: Instant,
 }
 
+/// What bounds a window: memory, and the path to the store.
+struct Limits {
+    share: u64,
+    link: Link,
+}
+
 /// What the object needs from the reader to act on its decisions.
 pub(super) trait Fetches {
     /// Starts the GET of `extent`; `lease` is its memory when there was some at once.
@@ -170,7 +176,7 @@ impl Object {
             }
             Pattern::Sequential { stream, moved } => {
                 new_stream = !state.windows.iter().any(|running| running.stream == stream);
-                let (crossed, reach) = state.advance(stream, read, moved, now, share, options, &fetches.link());
+                let (crossed, reach) = state.advance(stream, read, moved, now, &Limits { share, link: fetches.link() }, options);
                 if crossed {
                     cancelled += state.sweep(options);
                 }
@@ -287,7 +293,15 @@ impl State {
     }
 
     /// Moves a stream's window; says whether the stream entered another chunk, and how far it may run ahead.
-    fn advance(&mut self, stream: StreamId, read: &Range<u64>, moved: u64, now: Instant, share: u64, options: &Options, link: &Link) -> (bool, Reach) {
+    fn advance(
+        &mut self,
+        stream: StreamId,
+        read: &Range<u64>,
+        moved: u64,
+        now: Instant,
+        limits: &Limits,
+        options: &Options,
+    ) -> (bool, Reach) {
         let chunk = options.chunk_size.as_u64();
         if !self.windows.iter().any(|running| running.stream == stream) {
             let window = Window::new(options.prefetch_chunks, now);
@@ -299,9 +313,9 @@ impl State {
         let before = running.at;
         if moved > 0 {
             running.at = running.at.max(read.start);
-            running.window.on_read(now, moved, chunk, link);
+            running.window.on_read(now, moved, chunk, &limits.link);
         }
-        (before / chunk != running.at / chunk, plan::reach(running.window.depth(), chunk, share))
+        (before / chunk != running.at / chunk, plan::reach(running.window.depth(), chunk, limits.share))
     }
 
     /// Starts what is missing of `want`: what `read` needs in any case, the rest as far as there is memory. Returns

@@ -21,6 +21,8 @@ const TELLING_BYTES: u64 = 512 << 10;
 /// cloud answer after 15 to 30 ms and send 4 MiB in 40 to 50.
 const TIMES_LATENCY: u32 = 3;
 
+const MIB: f64 = 1_048_576.0;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Pace {
@@ -44,6 +46,8 @@ pub(super) struct Link {
     transfer: Option<Duration>,
     /// Windows are to be halved now.
     pub is_probed: bool,
+    /// Sequential readers that share the path.
+    pub readers: usize,
 }
 
 impl Pace {
@@ -66,19 +70,20 @@ impl Pace {
         let Some(latency) = self.now.latency.or(self.before.latency) else { return };
         if bytes >= TELLING_BYTES {
             // Not after its own first byte: when that is noticed late, much of the body is there already.
-            let transfer = whole.saturating_sub(latency).mul_f64((1 << 20) as f64 / bytes as f64);
+            let transfer = whole.saturating_sub(latency).mul_f64(MIB / bytes as f64);
             self.now.transfer = Some(least(self.now.transfer, transfer));
         }
     }
 
-    /// What is known at `now`.
-    pub fn link(&self, now: Instant) -> Link {
+    /// What is known at `now`, for one of `readers`.
+    pub fn link(&self, now: Instant, readers: usize) -> Link {
         let age = now.duration_since(self.epoch_started);
         let both = |a: Option<Duration>, b: Option<Duration>| a.map_or(b, |a| Some(least(b, a)));
         Link {
             latency: both(self.before.latency, self.now.latency),
             transfer: both(self.before.transfer, self.now.transfer),
             is_probed: (EPOCH - PROBE..EPOCH).contains(&age),
+            readers,
         }
     }
 }
@@ -87,7 +92,7 @@ impl Link {
     /// The time of a GET of `bytes`, from the request to the last byte.
     pub fn time_of(&self, bytes: u64) -> Option<Duration> {
         let latency = self.latency?;
-        let transfer = |transfer: Duration| transfer.mul_f64(bytes as f64 / (1 << 20) as f64);
+        let transfer = |transfer: Duration| transfer.mul_f64(bytes as f64 / MIB);
         Some(self.transfer.map_or(latency * TIMES_LATENCY, |per_mib| latency + transfer(per_mib)))
     }
 
@@ -119,7 +124,7 @@ mod tests {
     #[test]
     fn nothing_is_known_before_the_first_answer() {
         let now = Instant::now();
-        assert_eq!(Pace::new(now).link(now).time_of(4 * MIB), None);
+        assert_eq!(Pace::new(now).link(now, 1).time_of(4 * MIB), None);
     }
 
     #[test]
@@ -127,11 +132,11 @@ mod tests {
         let now = Instant::now();
         let mut pace = Pace::new(now);
         get(&mut pace, now, ms(20), ms(21), 128 << 10);
-        assert_eq!(pace.link(now).time_of(4 * MIB), Some(ms(60)));
+        assert_eq!(pace.link(now, 1).time_of(4 * MIB), Some(ms(60)));
         get(&mut pace, now, ms(30), ms(60), 4 * MIB);
-        assert_eq!(pace.link(now).time_of(4 * MIB), Some(ms(60)));
+        assert_eq!(pace.link(now, 1).time_of(4 * MIB), Some(ms(60)));
         get(&mut pace, now, ms(20), ms(40), 4 * MIB);
-        assert_eq!(pace.link(now).time_of(8 * MIB), Some(ms(60)));
+        assert_eq!(pace.link(now, 1).time_of(8 * MIB), Some(ms(60)));
     }
 
     #[test]
@@ -139,14 +144,14 @@ mod tests {
         let now = Instant::now();
         let mut pace = Pace::new(now);
         get(&mut pace, now, ms(10), ms(20), 4 * MIB);
-        assert!(!pace.link(now + EPOCH - PROBE - ms(1)).is_probed);
-        assert!(pace.link(now + EPOCH - PROBE).is_probed);
+        assert!(!pace.link(now + EPOCH - PROBE - ms(1), 1).is_probed);
+        assert!(pace.link(now + EPOCH - PROBE, 1).is_probed);
         for epoch in 1..=2 {
-            assert_eq!(pace.link(now).time_of(4 * MIB), Some(ms(20)));
+            assert_eq!(pace.link(now, 1).time_of(4 * MIB), Some(ms(20)));
             get(&mut pace, now + EPOCH * epoch, ms(50), ms(100), 4 * MIB);
         }
-        assert_eq!(pace.link(now + EPOCH * 2).time_of(4 * MIB), Some(ms(100)));
-        assert!(!pace.link(now + EPOCH * 2).is_probed);
+        assert_eq!(pace.link(now + EPOCH * 2, 1).time_of(4 * MIB), Some(ms(100)));
+        assert!(!pace.link(now + EPOCH * 2, 1).is_probed);
     }
 
     #[test]
@@ -155,6 +160,6 @@ mod tests {
         let mut pace = Pace::new(now);
         get(&mut pace, now, ms(10), ms(20), 4 * MIB);
         get(&mut pace, now + EPOCH * 100, ms(15), ms(16), 1000);
-        assert_eq!(pace.link(now + EPOCH * 100).time_of(4 * MIB), Some(ms(20)));
+        assert_eq!(pace.link(now + EPOCH * 100, 1).time_of(4 * MIB), Some(ms(20)));
     }
 }

@@ -23,12 +23,12 @@ const DOUBLE_EVERY: u64 = 128 << 10;
 const AUTO_START: u32 = 8;
 
 /// With fewer chunks a reader waits at every seam.
-const AUTO_LEAST: u32 = 4;
+const AUTO_LEAST: u32 = 5;
 
 /// Where `auto` ends, whatever the memory: 8 GiB/s at 100 ms with 4 MiB chunks is 200.
 const AUTO_END: u32 = 256;
 
-/// Until a reader has shown how fast it is, it is taken for one of so many bytes a second.
+/// Until readers have shown how fast they are, they are taken to read so many bytes a second together.
 const HOPED_RATE: f64 = 4e9;
 
 /// Bytes in flight over those that rate and time of a GET ask for: room to grow, and for GETs that are slower than
@@ -62,9 +62,7 @@ impl Window {
     pub fn new(chunks: PrefetchChunks, now: Instant) -> Self {
         let (bound, auto) = match chunks {
             PrefetchChunks::Fixed(bound) => (bound, None),
-            PrefetchChunks::Auto => {
-                (AUTO_START, Some(Auto { turn_started: now, turn_bytes: 0, rates: [0.0; TURNS], turns: 0 }))
-            }
+            PrefetchChunks::Auto => (AUTO_START, Some(Auto { turn_started: now, turn_bytes: 0, rates: [0.0; TURNS], turns: 0 })),
         };
         let depth = FIRST_DEPTH.min(bound);
         Self { depth, bound, kept: depth, auto, unspent: 0 }
@@ -107,12 +105,15 @@ impl Auto {
     fn on_read(&mut self, now: Instant, moved: u64, chunk_bytes: u64, link: &Link, bound: u32) -> u32 {
         self.turn_bytes += moved;
         let Some(time) = link.time_of(chunk_bytes) else { return bound };
-        let chunks = |rate: f64| ((rate * time.as_secs_f64() / chunk_bytes as f64).ceil() as u32).clamp(AUTO_LEAST, AUTO_END);
+        let chunks = |rate: f64| {
+            let chunks = (rate * time.as_secs_f64() / chunk_bytes as f64).ceil();
+            (AUTO_LEAST..AUTO_END).find(|&n| f64::from(n) >= chunks).unwrap_or(AUTO_END)
+        };
         let elapsed = now.duration_since(self.turn_started);
         // A turn lets every chunk of the window go by once, so that what was in flight is what is measured.
         let over = self.turn_bytes >= u64::from(bound) * chunk_bytes && elapsed >= time;
         if !over {
-            return if self.turns == 0 { chunks(HOPED_RATE) } else { bound };
+            return if self.turns == 0 { chunks(HOPED_RATE / link.readers.max(1) as f64) } else { bound };
         }
         if self.turns > 0 {
             self.rates[self.turns % TURNS] = self.turn_bytes as f64 / elapsed.max(Duration::from_micros(1)).as_secs_f64();
@@ -136,7 +137,7 @@ mod tests {
         let mut pace = Pace::new(now);
         pace.on_first_byte(now, whole / 3);
         pace.on_end(whole, CHUNK);
-        pace.link(now)
+        pace.link(now, 1)
     }
 
     /// Reads one chunk a call for `chunks` chunks at `rate(bound)` bytes a second.
@@ -193,6 +194,18 @@ mod tests {
             }
             assert_eq!(window.depth(), depth);
         }
+    }
+
+    #[test]
+    fn readers_that_begin_together_share_what_is_hoped_for() {
+        let now = Instant::now();
+        let mut shared = link(now, Duration::from_millis(60));
+        shared.readers = 4;
+        let mut window = Window::new(PrefetchChunks::Auto, now);
+        for _ in 0..10 {
+            window.on_read(now, 128 << 10, CHUNK, &shared);
+        }
+        assert_eq!(window.depth(), 15);
     }
 
     #[test]

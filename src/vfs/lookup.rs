@@ -16,10 +16,10 @@ use super::fact::{Fact, What};
 use super::hidden::Hidden;
 use super::inodes::{Inode, Inodes, Kind, Node};
 use super::listing::{FileFacts, check_name};
+use super::next_files::Successions;
 use super::options::Options;
 use super::probe::Probe;
 use super::stat_cache::StatCache;
-use super::next_files::Successions;
 use super::walk::Walk;
 use crate::store::{Key, ObjectMeta, ObjectStore};
 
@@ -48,7 +48,7 @@ impl Names {
             probe: Probe::new(store.clone(), cache.clone(), hidden.clone()),
             inodes: Mutex::new(Inodes::new(Key::from(options.prefix.as_str()))),
             walks: Mutex::default(),
-            successions: Successions::new(),
+            successions: Successions::default(),
             mounted: SystemTime::now(),
             store,
             options,

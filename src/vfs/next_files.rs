@@ -1,9 +1,9 @@
 //! The files that will probably be opened after one that is opened now. It opens and fetches nothing; `succession`
 //! judges. Only cached listings are asked: where there is none, nothing is known of what comes next.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::ops::Range;
 
-use moka::sync::Cache;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -12,16 +12,23 @@ use super::lookup::Names;
 use super::succession::Succession;
 use crate::store::{Key, ObjectMeta};
 
-/// Directories whose files are opened at one time.
-const DIRECTORIES: u64 = 64;
+/// Directories whose files are opened at one time. With more of them they all begin anew, which costs a few round trips.
+const DIRECTORIES: usize = 1024;
 
 /// Where readers are in the directories that they go through.
-#[derive(Debug)]
-pub(super) struct Successions(Cache<Key, Arc<Mutex<Succession>>>);
+#[derive(Debug, Default)]
+pub(super) struct Successions(Mutex<HashMap<Key, Succession>>);
 
 impl Successions {
-    pub fn new() -> Self {
-        Self(Cache::builder().max_capacity(DIRECTORIES).build())
+    fn on_open(&self, directory: &[u8], position: u64) -> Range<u64> {
+        let mut all = self.0.lock();
+        if let Some(succession) = all.get_mut(directory) {
+            return succession.on_open(position);
+        }
+        if all.len() >= DIRECTORIES {
+            all.clear();
+        }
+        all.entry(Key::from(directory)).or_default().on_open(position)
     }
 }
 
@@ -32,11 +39,7 @@ impl Names {
         let (directory, name) = path.split_at(path.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1));
         let Some(listing) = self.cache.listing(directory) else { return Vec::new() };
         let Some(position) = position(&listing, name) else { return Vec::new() };
-        let succession = match self.successions.0.get(directory) {
-            Some(succession) => succession,
-            None => self.successions.0.get_with(Key::from(directory), Arc::default),
-        };
-        let next = succession.lock().on_open(position);
+        let next = self.successions.on_open(directory, position);
         if next.is_empty() {
             return Vec::new();
         }
@@ -63,3 +66,6 @@ fn position(listing: &Listing, name: &[u8]) -> Option<u64> {
     let at = listing.pages.get(page)?.position(name)?;
     Some((before + at) as u64)
 }
+
+#[cfg(test)]
+mod tests;

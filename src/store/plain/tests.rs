@@ -30,7 +30,8 @@ async fn body(mut response: Response) -> String {
 
 #[tokio::test]
 async fn one_connection_serves_request_after_request() {
-    let server = Fake::start(vec![with_body("200 OK", "", "one"), with_body("206 Partial Content", "", ""), with_body("200 OK", "", "two")]).await;
+    let server =
+        Fake::start(vec![with_body("200 OK", "", "one"), with_body("206 Partial Content", "", ""), with_body("200 OK", "", "two")]).await;
     let client = client();
     assert_eq!(body(get(&client, &server).await.unwrap()).await, "one");
     assert_eq!(body(get(&client, &server).await.unwrap()).await, "");
@@ -64,7 +65,8 @@ async fn what_is_not_at_its_end_is_not_used_again() {
 
 #[tokio::test]
 async fn a_connection_that_was_closed_meanwhile_costs_nothing() {
-    let server = Fake::start(vec![Reply::Close("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none".into()), with_body("200 OK", "", "two")]).await;
+    let server =
+        Fake::start(vec![Reply::Close("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\none".into()), with_body("200 OK", "", "two")]).await;
     let client = client();
     assert_eq!(body(get(&client, &server).await.unwrap()).await, "one");
     assert_eq!(body(get(&client, &server).await.unwrap()).await, "two");
@@ -82,11 +84,9 @@ async fn interim_answers_are_passed_over() {
 async fn a_document_comes_in_every_framing() {
     let chunked = "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n4\r\n<Err\r\n5;x=y\r\nor/>!\r\n0\r\n\r\n";
     let until_close = "HTTP/1.1 404 Not Found\r\n\r\n<Error/>!";
-    for (reply, connections) in [
-        (with_body("404 Not Found", "", "<Error/>!"), 1),
-        (Reply::Keep(chunked.into()), 1),
-        (Reply::Close(until_close.into()), 2),
-    ] {
+    for (reply, connections) in
+        [(with_body("404 Not Found", "", "<Error/>!"), 1), (Reply::Keep(chunked.into()), 1), (Reply::Close(until_close.into()), 2)]
+    {
         let server = Fake::start(vec![reply, with_body("200 OK", "", "two")]).await;
         let client = client();
         let mut response = get(&client, &server).await.unwrap();
