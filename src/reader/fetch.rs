@@ -11,7 +11,6 @@ use crate::store::RangeRequest;
 use super::extent::{Extent, Filling};
 use super::gate::{Entry, Place};
 use super::object::{Fetches, Object};
-use super::pace::Link;
 use super::{ReadError, Shared};
 
 /// A reader that waits for memory looks this often for something to let go: what was in use a moment ago may not be
@@ -32,10 +31,6 @@ impl Fetches for Fetcher<'_> {
 
     fn memory(&self, len: usize) -> Option<Lease> {
         self.shared.budget.try_lease(len)
-    }
-
-    fn link(&self) -> Link {
-        self.shared.link()
     }
 
     fn stamp(&self) -> u64 {

@@ -42,8 +42,8 @@ pub use options::{Options, PrefetchChunks};
 use extent::Extent;
 use fetch::Fetcher;
 use gate::Gate;
-use object::{Object, Spare};
-use pace::{Link, Pace};
+use object::{Limits, Object, Spare};
+use pace::Pace;
 
 /// Most GETs in flight when nobody chose: twice what ossfs 1 uses, enough for 10 GB/s at 90 MB/s a connection.
 const AUTO_CONCURRENCY: usize = 128;
@@ -187,24 +187,23 @@ impl Shared {
         self.stamps.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn link(&self) -> Link {
-        let readers = self.active.lock().1;
-        self.pace.lock().link(Instant::now(), readers)
-    }
-
     fn open_objects(&self) -> Vec<Arc<Object>> {
         self.objects.lock().values().cloned().collect()
     }
 
-    /// A stream's part of the memory: three quarters of it over the streams that are being read.
-    fn share(&self) -> u64 {
+    /// What bounds the window of one stream: three quarters of the memory over the streams that are being read, and what
+    /// is known of the path to the store.
+    fn limits(&self) -> Limits {
         let now = Instant::now();
-        let mut active = self.active.lock();
-        if now.duration_since(active.0) >= COUNT_EVERY {
-            let count = self.open_objects().iter().map(|object| object.active_streams(now, ACTIVE)).sum();
-            *active = (now, count);
+        let known = *self.active.lock();
+        let mut streams = known.1;
+        if now.duration_since(known.0) >= COUNT_EVERY {
+            // Not under the lock: objects lock themselves to count.
+            streams = self.open_objects().iter().map(|object| object.active_streams(now, ACTIVE)).sum();
+            *self.active.lock() = (now, streams);
         }
-        (self.budget.limit() as u64 / 4 * 3) / active.1.max(1) as u64
+        let share = (self.budget.limit() as u64 / 4 * 3) / streams.max(1) as u64;
+        Limits { share, link: self.pace.lock().link(now, streams) }
     }
 
     /// Frees at least `need` bytes if that much can be spared: isolated pieces first, then what lies behind streams,
@@ -281,7 +280,7 @@ impl ObjectHandle {
             return Pending { read, extents: Vec::new(), waits_since: None, shared: Arc::clone(shared), object: Arc::clone(object) };
         }
         let who = ReaderId { handle: self.id, thread };
-        let (planned, cancelled) = object.on_read(who, &read, shared.share(), &shared.options, &Fetcher { shared, object });
+        let (planned, cancelled) = object.on_read(who, &read, &shared.limits(), &shared.options, &Fetcher { shared, object });
         shared.metrics.cancelled_fetches.add(cancelled as u64);
         if planned.new_stream {
             shared.active.lock().1 += 1;

@@ -69,9 +69,10 @@ struct Running {
 }
 
 /// What bounds a window: memory, and the path to the store.
-struct Limits {
-    share: u64,
-    link: Link,
+pub(super) struct Limits {
+    /// The stream's part of the memory.
+    pub share: u64,
+    pub link: Link,
 }
 
 /// What the object needs from the reader to act on its decisions.
@@ -80,8 +81,6 @@ pub(super) trait Fetches {
     fn start(&self, extent: &Arc<Extent>, lease: Option<Lease>) -> AbortHandle;
     /// Memory for a prefetch, if there is some.
     fn memory(&self, len: usize) -> Option<Lease>;
-    /// What is known of the path to the store.
-    fn link(&self) -> Link;
     /// The next stamp of the order of use.
     fn stamp(&self) -> u64;
 }
@@ -152,9 +151,16 @@ impl Object {
         state.handles == 0 && state.closed.is_none_or(|closed| now.duration_since(closed) >= idle || state.extents.is_empty())
     }
 
-    /// Files a read of `read` (not empty, inside the object) and starts what it makes worth fetching. `share` is the
-    /// stream's part of the memory. Returns also how many fetches were given up.
-    pub fn on_read(&self, who: ReaderId, read: &Range<u64>, share: u64, options: &Options, fetches: &impl Fetches) -> (Planned, usize) {
+    /// Files a read of `read` (not empty, inside the object) and starts what it makes worth fetching. Returns also how
+    /// many fetches were given up.
+    pub fn on_read(
+        &self,
+        who: ReaderId,
+        read: &Range<u64>,
+        limits: &Limits,
+        options: &Options,
+        fetches: &impl Fetches,
+    ) -> (Planned, usize) {
         let now = Instant::now();
         let chunk = options.chunk_size.as_u64();
         let backward = chunk * u64::from(options.backward_chunks);
@@ -176,7 +182,7 @@ impl Object {
             }
             Pattern::Sequential { stream, moved } => {
                 new_stream = !state.windows.iter().any(|running| running.stream == stream);
-                let (crossed, reach) = state.advance(stream, read, moved, now, &Limits { share, link: fetches.link() }, options);
+                let (crossed, reach) = state.advance(stream, read, moved, now, limits, options);
                 if crossed {
                     cancelled += state.sweep(options);
                 }
