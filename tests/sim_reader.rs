@@ -422,3 +422,31 @@ async fn auto_opens_the_window_further_only_where_it_pays() {
         assert!(delivered <= prefix, "narrowing the window threw away {} bytes", delivered - prefix);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_strided_reader_fetches_what_it_reads_and_waits_for_few_round_trips() {
+    let sim = sim(cloud(), ByteSize::gib(1), Options::default());
+    let handle = sim.open("k", 1024 * MIB);
+    let started = Instant::now();
+    for n in 0..256 {
+        sim.read(&handle, "k", 1, (256 + n) * MIB, 128 << 10).await;
+    }
+    let fetched: u64 = sim.gets().iter().map(|get| get.range.as_ref().map_or(0, |range| range.end - range.start)).sum();
+    assert!(fetched <= (256 + 64) * (128 << 10), "{fetched}");
+    assert!(started.elapsed() < 20 * FIRST_BYTE, "{:?}", started.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_goes_backward_in_its_chunks_waits_for_few_round_trips() {
+    let sim = sim(cloud(), ByteSize::gib(1), Options::default());
+    let handle = sim.open("k", 1024 * MIB);
+    let started = Instant::now();
+    for chunk in 64..96 {
+        for n in (0..32).rev() {
+            sim.read(&handle, "k", 1, chunk * CHUNK + n * (128 << 10), 128 << 10).await;
+        }
+    }
+    let fetched: u64 = sim.gets().iter().map(|get| get.range.as_ref().map_or(0, |range| range.end - range.start)).sum();
+    assert!(fetched <= (32 + 6) * CHUNK, "{fetched}");
+    assert!(started.elapsed() < 40 * FIRST_BYTE, "{:?}", started.elapsed());
+}
