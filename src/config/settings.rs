@@ -184,6 +184,7 @@ impl Values {
                 _ => Signature::V4,
             },
             credentials: self.credentials()?,
+            hedge: self.flag("hedge"),
             retries: self.count("retries").and_then(|n| n.try_into().ok()).unwrap_or_default(),
             connect_timeout: self.time("connect-timeout"),
             request_timeout: self.time("request-timeout"),

@@ -8,7 +8,7 @@ use crate::units::ByteSize;
 /// N of the window `[current - backward, current + N]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PrefetchChunks {
-    /// Starts at 32 and grows while more in flight brings more throughput and memory allows.
+    /// What the reader takes per second times what a GET takes, and a half more, as far as memory allows.
     #[default]
     Auto,
     /// A hard bound.

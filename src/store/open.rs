@@ -27,8 +27,8 @@ pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retryi
         Dialect::S3 => s3::connect(options, metrics.clone()).await?,
         Dialect::Oss => oss::connect(options, metrics.clone()).await?,
     };
-    let hedging = Arc::new(Hedging::new(dialect, metrics.clone()));
-    Ok(Arc::new(Retrying::new(hedging, Policy::from(options), metrics)))
+    let store = if options.hedge { Arc::new(Hedging::new(dialect, metrics.clone())) } else { dialect };
+    Ok(Arc::new(Retrying::new(store, Policy::from(options), metrics)))
 }
 
 /// Asks for one key under `prefix`, which shows whether endpoint, bucket, region and credentials are right. An empty

@@ -71,6 +71,8 @@ pub struct Options {
     pub credentials: CredentialOptions,
     /// Hosts besides the endpoint that may see our signature when a data GET is redirected to them: `host`, `host:port`, or `.domain`.
     pub redirect_hosts: Vec<String>,
+    /// Slow data GETs are helped by extra ones.
+    pub hedge: bool,
     /// How often a failed request is sent again.
     pub retries: usize,
     /// Longest wait for a connection.
@@ -92,6 +94,7 @@ impl Default for Options {
             signature: Signature::V4,
             credentials: CredentialOptions::default(),
             redirect_hosts: Vec::new(),
+            hedge: true,
             retries: 10,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),

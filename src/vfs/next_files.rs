@@ -2,12 +2,11 @@
 //! judges. Only cached listings are asked: where there is none, nothing is known of what comes next.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::fact::{Listing, What};
+use super::fact::{Listing, Page, What};
 use super::lookup::Names;
 use super::succession::Succession;
 use crate::store::{Key, ObjectMeta};
@@ -20,15 +19,15 @@ const DIRECTORIES: usize = 1024;
 pub(super) struct Successions(Mutex<HashMap<Key, Succession>>);
 
 impl Successions {
-    fn on_open(&self, directory: &[u8], position: u64) -> Range<u64> {
+    fn on_open(&self, directory: &[u8], position: u64, len: u64) -> Vec<u64> {
         let mut all = self.0.lock();
         if let Some(succession) = all.get_mut(directory) {
-            return succession.on_open(position);
+            return succession.on_open(position, len);
         }
         if all.len() >= DIRECTORIES {
             all.clear();
         }
-        all.entry(Key::from(directory)).or_default().on_open(position)
+        all.entry(Key::from(directory)).or_default().on_open(position, len)
     }
 }
 
@@ -39,15 +38,12 @@ impl Names {
         let (directory, name) = path.split_at(path.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1));
         let Some(listing) = self.cache.listing(directory) else { return Vec::new() };
         let Some(position) = position(&listing, name) else { return Vec::new() };
-        let next = self.successions.on_open(directory, position);
-        if next.is_empty() {
-            return Vec::new();
-        }
+        let next = self.successions.on_open(directory, position, listing.len as u64);
         let now = Instant::now();
-        let entries = listing.pages.iter().flat_map(|page| page.entries.iter().map(|entry| (entry, page.learnt)));
-        let next = entries.skip(next.start as usize).take((next.end - next.start) as usize);
-        let files = next.filter_map(|(entry, learnt)| {
-            let fact = self.cache.entry(entry, learnt);
+        let files = next.into_iter().filter_map(|position| {
+            let (page, at) = entry_at(&listing, position)?;
+            let entry = &page.entries[at];
+            let fact = self.cache.entry(entry, page.learnt);
             match fact.what {
                 What::File(facts) if fact.until > now && facts.names_version() => {
                     Some(ObjectMeta { key: entry.key.clone(), size: facts.size, etag: facts.etag, modified: facts.modified })
@@ -57,6 +53,18 @@ impl Names {
         });
         files.collect()
     }
+}
+
+/// The page that holds the entry at `position`, and where in it.
+fn entry_at(listing: &Listing, position: u64) -> Option<(&Page, usize)> {
+    let mut left = position as usize;
+    for page in &listing.pages {
+        if left < page.entries.len() {
+            return Some((page, left));
+        }
+        left -= page.entries.len();
+    }
+    None
 }
 
 /// How many entries come before `name`.

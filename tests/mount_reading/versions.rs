@@ -119,7 +119,12 @@ fn a_new_size_is_seen() {
         // The listing tells the kernel the old sizes.
         let names: Vec<_> = std::fs::read_dir(mount.path()).expect("it is a directory").collect();
         assert_eq!(names.len(), sizes.len());
-        for (i, &(old_size, new_size)) in sizes.iter().enumerate() {
+        // From the end: files that are read in the order of their names are fetched before they are opened, in the version that
+        // was listed.
+        let mut order: Vec<usize> = (0..sizes.len()).collect();
+        order.sort_by_key(|i| std::cmp::Reverse(i.to_string()));
+        for i in order {
+            let (old_size, new_size) = sizes[i];
             let new = server.put_synthetic(&i.to_string(), new_size);
             let mut reader = open(&mount.join(i.to_string()), through);
             let (mut all, mut piece) = (Vec::new(), vec![0; 300_000]);

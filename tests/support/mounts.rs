@@ -88,6 +88,12 @@ impl<'a> Daemon<'a> {
         self
     }
 
+    /// Adds an argument that takes no value, or has it behind `=`.
+    pub fn flag(mut self, flag: &str) -> Self {
+        self.arguments.push(flag.to_owned());
+        self
+    }
+
     /// Mounts, and panics with the daemon's words when that fails.
     #[track_caller]
     pub fn start(self) -> Mount {

@@ -170,7 +170,7 @@ pub static OPTIONS: &[Spec] = &[
         default: Some("auto"),
         ossfs: Some("32"),
         aliases: &[same("direct_read_prefetch_chunks")],
-        help: "Chunks fetched ahead of a reader; auto starts at 32 and grows while that brings throughput",
+        help: "Chunks fetched ahead of a reader; auto follows what it reads per second and how long a GET takes",
         ..READ
     },
     Spec {
@@ -287,6 +287,13 @@ pub static OPTIONS: &[Spec] = &[
         default: Some("10"),
         ossfs: Some("5"),
         help: "How often a failed request is sent again",
+        ..REQUESTS
+    },
+    Spec {
+        name: "hedge",
+        kind: Kind::Flag,
+        default: Some("true"),
+        help: "Send a second data GET beside one whose first byte is late; at most one request in fifty",
         ..REQUESTS
     },
     Spec { name: "connect-timeout", kind: time(100, 600), default: Some("5s"), help: "Longest wait for a connection", ..REQUESTS },
