@@ -260,13 +260,13 @@ impl Object {
         self.state.lock().extents.values().map(|held| held.extent.range.clone()).collect()
     }
 
-    /// An isolated read fetches its pieces; a chunk of which a quarter is there already is being read densely, and
-    /// the rest of it comes as one GET.
+    /// An isolated read fetches its pieces; a chunk of which half is there already is being read densely, and the rest of
+    /// it comes as one GET: so no chunk costs more than twice what was read of it.
     fn isolated(&self, state: &State, read: &Range<u64>, chunk: u64) -> Range<u64> {
         let first = read.start / chunk * chunk;
         let around = first..(first + chunk).min(self.size);
         let pieces = plan::pieces(read, self.size);
-        if pieces.end > around.end || plan::covered(state.held(&around), &around) * 4 < around.end - around.start {
+        if pieces.end > around.end || plan::covered(state.held(&around), &around) * 2 < around.end - around.start {
             return pieces;
         }
         let before = state.held(&around).filter(|have| have.start <= read.start).last().map_or(around.start, |have| have.end);
