@@ -224,7 +224,8 @@ impl Shared {
     fn reclaim_pieces(&self) -> usize {
         let objects = self.open_objects();
         let mut spares = spares(&objects, |spare| !spare.extent.windowed);
-        spares.sort_by_key(|(_, spare)| spare.extent.last_use());
+        // Looked at once each: reads go on meanwhile and move it.
+        spares.sort_by_cached_key(|(_, spare)| spare.extent.last_use());
         self.let_go(&spares, self.budget.limit() / 16)
     }
 
