@@ -96,6 +96,8 @@ impl Server {
             endpoint: Some(self.endpoint()),
             region: Some(REGION.into()),
             credentials: store::CredentialOptions { passwd_file: Some(self.passwd_file.clone()), ..Default::default() },
+            // Each request is shown: one that is late because this machine is busy shall not count twice.
+            hedge: false,
             ..store::Options::default()
         }
     }

@@ -45,6 +45,8 @@ pub(super) struct Window {
     bound: u32,
     /// What was fetched for a wider window is kept until it was read.
     kept: u32,
+    /// Bytes read since `kept` was last moved.
+    nearer: u64,
     auto: Option<Auto>,
     unspent: u64,
 }
@@ -65,7 +67,7 @@ impl Window {
             PrefetchChunks::Auto => (AUTO_START, Some(Auto { turn_started: now, turn_bytes: 0, rates: [0.0; TURNS], turns: 0 })),
         };
         let depth = FIRST_DEPTH.min(bound);
-        Self { depth, bound, kept: depth, auto, unspent: 0 }
+        Self { depth, bound, kept: depth, nearer: 0, auto, unspent: 0 }
     }
 
     /// Chunks to have in memory or in flight after the current one.
@@ -82,14 +84,12 @@ impl Window {
     /// The stream read `moved` new bytes.
     pub fn on_read(&mut self, now: Instant, moved: u64, chunk_bytes: u64, link: &Link) {
         if let Some(auto) = &mut self.auto {
-            let bound = auto.on_read(now, moved, chunk_bytes, link, self.bound);
-            if bound < self.bound {
-                self.kept = self.kept.max(self.depth);
-            } else if auto.turn_bytes == 0 {
-                self.kept = self.depth;
-            }
-            self.bound = bound;
+            self.bound = auto.on_read(now, moved, chunk_bytes, link, self.bound);
         }
+        // With each chunk that is read, the farthest that was fetched lies one chunk nearer.
+        self.nearer += moved;
+        self.kept = self.kept.max(self.depth).saturating_sub((self.nearer / chunk_bytes) as u32);
+        self.nearer %= chunk_bytes;
         self.unspent += moved;
         if self.unspent >= DOUBLE_EVERY {
             self.unspent = 0;
@@ -242,14 +242,14 @@ mod tests {
         let now = Instant::now();
         let near = link(now, Duration::from_millis(60));
         let mut window = Window::new(PrefetchChunks::Auto, now);
-        let (mut at, mut narrowed) = (now, 0);
-        for _ in 0..600 {
+        let (mut at, mut narrowed, mut farthest) = (now, 0, 0);
+        for chunk in 0..600 {
             let before = window.depth();
+            farthest = farthest.max(chunk + before);
             at = run(&mut window, at, 1, &near, |_| 100e6);
-            if window.depth() < before {
-                narrowed += 1;
-                assert!(window.kept() >= before);
-            }
+            narrowed += u32::from(window.depth() < before);
+            // The next read is of the chunk after this one.
+            assert!(chunk + 1 + window.kept() >= farthest, "{chunk} {farthest} {}", window.kept());
         }
         assert!(narrowed > 0);
     }
