@@ -337,17 +337,15 @@ pub struct Pending {
 impl Pending {
     /// The bytes, if they are all there.
     pub fn ready(&self) -> Option<ReadData> {
-        if self.waits_since.is_none() {
-            let data = self.collect()?;
-            self.shared.metrics.window_hits.add(1);
-            self.shared.metrics.read_bytes.add(data.len() as u64);
-            return Some(data);
-        }
+        let has_waited = self.waits_since.is_some();
         // Who reports a failure may hold locks that answering and letting the handle go would need.
-        if self.extents.iter().any(|extent| extent.failure().is_some()) {
+        if has_waited && self.extents.iter().any(|extent| extent.failure().is_some()) {
             return None;
         }
         let data = self.collect()?;
+        if !has_waited {
+            self.shared.metrics.window_hits.add(1);
+        }
         self.shared.metrics.read_bytes.add(data.len() as u64);
         Some(data)
     }

@@ -22,6 +22,7 @@ use reqwest::Url;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::answer::NOT_HTTP;
 use connection::{Body, Connection};
 use pool::{Peer, Pool};
 
@@ -32,7 +33,7 @@ pub(super) enum Failure {
     Connect(io::Error),
     #[error("the connection was lost: {0}")]
     Lost(#[from] io::Error),
-    #[error("what answers there does not speak HTTP")]
+    #[error("{NOT_HTTP}")]
     NotHttp,
 }
 
