@@ -11,6 +11,15 @@ pub enum Op {
     Head,
     List,
     Get,
+    Put,
+    CreateUpload,
+    UploadPart,
+    CopyPart,
+    CompleteUpload,
+    AbortUpload,
+    ListUploads,
+    Copy,
+    Delete,
 }
 
 impl fmt::Display for Op {
@@ -19,6 +28,15 @@ impl fmt::Display for Op {
             Self::Head => "HEAD",
             Self::List => "LIST",
             Self::Get => "GET",
+            Self::Put => "PUT",
+            Self::CreateUpload => "CREATE UPLOAD",
+            Self::UploadPart => "UPLOAD PART",
+            Self::CopyPart => "COPY PART",
+            Self::CompleteUpload => "COMPLETE UPLOAD",
+            Self::AbortUpload => "ABORT UPLOAD",
+            Self::ListUploads => "LIST UPLOADS",
+            Self::Copy => "COPY",
+            Self::Delete => "DELETE",
         })
     }
 }

@@ -21,12 +21,14 @@ mod retry;
 mod s3;
 #[cfg(test)]
 mod wire;
+mod write;
 
 use std::fmt;
 use std::ops::Range;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 pub use error::{Error, ErrorKind, Op, Result};
 pub use hedge::Hedging;
@@ -34,6 +36,10 @@ pub use key::{ETag, Key};
 pub use open::{Location, open, probe};
 pub use options::{CredentialOptions, Dialect, Options, Signature, StaticKeys};
 pub use retry::{Policy, Retrying};
+pub use write::{
+    Condition, CopyRequest, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part, PartCopy, PutRequest,
+    SYMLINK_SIZE, Unfinished, Upload, UploadsPage, Written,
+};
 
 /// What a store tells about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,4 +163,104 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     /// [`ErrorKind::Replaced`] when the object is no longer the version in the request, [`ErrorKind::NotFound`]
     /// when it is gone.
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()>;
+
+    /// Everything the store tells of one object, by HEAD.
+    ///
+    /// # Errors
+    /// As [`head`](Self::head).
+    async fn details(&self, key: &Key) -> Result<Details> {
+        Err(not_writable(Op::Head, key))
+    }
+
+    /// Writes a whole object.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Replaced`] when the condition does not hold, [`ErrorKind::Corrupt`] when the store's checksum differs from ours.
+    async fn put(&self, request: &PutRequest) -> Result<Written> {
+        Err(not_writable(Op::Put, &request.key))
+    }
+
+    /// Begins a multipart upload.
+    ///
+    /// # Errors
+    /// What the endpoint answers.
+    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
+        let _ = headers;
+        Err(not_writable(Op::CreateUpload, key))
+    }
+
+    /// Sends a part; one of the same number that is there already is replaced.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when the upload is not there any more.
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+        let _ = (number, body);
+        Err(not_writable(Op::UploadPart, &upload.key))
+    }
+
+    /// Makes a part out of a range of an object that is in the bucket.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Replaced`] when the source is no longer the version asked for.
+    async fn copy_part(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
+        let _ = (number, source);
+        Err(not_writable(Op::CopyPart, &upload.key))
+    }
+
+    /// Makes the object out of its parts, which are in the order of their numbers.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put), and [`ErrorKind::NotFound`] when the upload is not there any more.
+    async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
+        let _ = (parts, condition);
+        Err(not_writable(Op::CompleteUpload, &upload.key))
+    }
+
+    /// Drops an upload and its parts. One that is not there any more is no error.
+    ///
+    /// # Errors
+    /// What the endpoint answers.
+    async fn abort_upload(&self, upload: &Upload) -> Result<()> {
+        Err(not_writable(Op::AbortUpload, &upload.key))
+    }
+
+    /// Uploads that were begun and neither completed nor aborted, in the order of their keys.
+    ///
+    /// # Errors
+    /// What the endpoint answers.
+    async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
+        let _ = after;
+        Err(not_writable(Op::ListUploads, prefix))
+    }
+
+    /// Copies an object of at most [`LARGEST_COPY`] bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when the source is gone, [`ErrorKind::Replaced`] when it is another version or the condition
+    /// does not hold.
+    async fn copy(&self, request: &CopyRequest) -> Result<Written> {
+        Err(not_writable(Op::Copy, &request.source))
+    }
+
+    /// Deletes an object. One that is not there is no error.
+    ///
+    /// # Errors
+    /// What the endpoint answers.
+    async fn delete(&self, key: &Key) -> Result<()> {
+        Err(not_writable(Op::Delete, key))
+    }
+
+    /// Writes a symbolic link to `target`, which is kept as it is.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); [`ErrorKind::Invalid`] when the target is longer than the store can keep.
+    async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {
+        let _ = (target, headers, condition);
+        Err(not_writable(Op::Put, key))
+    }
+}
+
+/// What a store says that can only be read.
+fn not_writable(op: Op, key: &Key) -> Error {
+    Error::new(ErrorKind::Invalid, op, key, "this store can only be read")
 }

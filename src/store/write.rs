@@ -1,0 +1,130 @@
+//! What a store can be asked to change, in the words of its protocol: whole objects, the parts of a multipart upload, copies
+//! inside the store. Nothing here sends anything. Invariant: a change is either wholly in the store or not at all; which of
+//! both, after an error that leaves it open, is found out by the decorator that retries.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use super::{ETag, Key, ObjectMeta};
+
+/// The least that S3 and OSS take for a part that is not the last (OSS: 100 KiB, S3: 5 MiB).
+pub const LEAST_PART: u64 = 5 << 20;
+
+/// Most parts of an upload, and the largest part and object that both stores take.
+pub const MOST_PARTS: u32 = 10_000;
+pub const LARGEST_PART: u64 = 5 << 30;
+pub const LARGEST_OBJECT: u64 = 5 << 40;
+
+/// The largest object that one server-side copy takes; larger ones are copied part by part.
+pub const LARGEST_COPY: u64 = 5 << 30;
+
+/// Objects of exactly this size may be symbolic links: a listing cannot say it, [`ObjectStore::details`] can.
+///
+/// [`ObjectStore::details`]: super::ObjectStore::details
+pub const SYMLINK_SIZE: u64 = 83;
+
+/// What is stored beside the content of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Headers {
+    /// None: the store's default.
+    pub content_type: Option<String>,
+    /// User metadata, names in lower case and without the store's prefix (`x-amz-meta-`, `x-oss-meta-`).
+    pub metadata: BTreeMap<String, String>,
+}
+
+/// What must be true of the object that is there, for a write to replace it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Condition {
+    #[default]
+    Any,
+    /// There is none (`If-None-Match: *`, `x-oss-forbid-overwrite`).
+    Absent,
+    /// It is still this version, where the store can compare (`If-Match`; OSS cannot: a HEAD before the write is all there is).
+    Is(ETag),
+}
+
+/// A whole object to write.
+#[derive(Clone, Debug)]
+pub struct PutRequest {
+    pub key: Key,
+    pub body: Bytes,
+    pub headers: Headers,
+    pub condition: Condition,
+}
+
+/// An unfinished multipart upload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upload {
+    pub key: Key,
+    /// The store's name of it.
+    pub id: String,
+    /// The store said that it keeps checksums of its parts.
+    pub checksummed: bool,
+}
+
+/// A part that the store has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// From 1.
+    pub number: u32,
+    pub etag: ETag,
+    pub size: u64,
+    /// CRC64 of its content, in the polynomial of the store; none of a part that was copied.
+    pub crc64: Option<u64>,
+}
+
+/// A copy inside the store.
+#[derive(Clone, Debug)]
+pub struct CopyRequest {
+    pub source: Key,
+    /// The version of the source.
+    pub etag: ETag,
+    pub target: Key,
+    /// None: those of the source.
+    pub headers: Option<Headers>,
+    pub condition: Condition,
+}
+
+/// What is known of an object that was just written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    pub etag: ETag,
+}
+
+/// Everything that a store tells of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Details {
+    pub meta: ObjectMeta,
+    pub headers: Headers,
+    pub storage_class: Option<String>,
+    pub version_id: Option<String>,
+    /// Where it leads, when it is a symbolic link.
+    pub symlink: Option<Vec<u8>>,
+}
+
+/// An unfinished upload as a listing shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    pub key: Key,
+    pub id: String,
+    pub initiated: SystemTime,
+}
+
+/// One page of unfinished uploads.
+#[derive(Clone, Debug, Default)]
+pub struct UploadsPage {
+    pub uploads: Vec<Unfinished>,
+    /// How to ask for the next page: the last key and upload id; none on the last.
+    pub next: Option<(Key, String)>,
+}
+
+/// A part that is a range of an object in the same bucket.
+#[derive(Clone, Debug)]
+pub struct PartCopy {
+    pub source: Key,
+    pub etag: ETag,
+    pub range: Range<u64>,
+}
