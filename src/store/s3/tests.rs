@@ -236,6 +236,7 @@ async fn rotated_credentials_are_taken_up_at_the_first_refusal() {
             Op::Head => assert_eq!(store.head(&Key::from("k")).await.unwrap().size, 7),
             Op::List => assert_eq!(store.list(&listing("", None, 10)).await.unwrap().objects.len(), 1),
             Op::Get => assert_eq!(read(&*store, "k", &etag, 0..7).await.unwrap(), b"content"),
+            _ => unreachable!("only reads are tried here"),
         }
         assert!(server.path(&format!("asked-{op}")).exists());
     }
