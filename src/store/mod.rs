@@ -19,6 +19,7 @@ mod passwd;
 mod plain;
 mod range;
 mod redirect;
+mod requests;
 mod resolve;
 mod retry;
 mod s3;
@@ -39,7 +40,7 @@ pub use error::{Error, ErrorKind, Op, Result};
 pub use hedge::Hedging;
 pub use key::{ETag, Key};
 pub use open::{Location, open, probe};
-pub use options::{CredentialOptions, Dialect, Options, Signature, StaticKeys};
+pub use options::{CredentialOptions, Dialect, Options, Signature, Sse, StaticKeys};
 pub use retry::{Policy, Retrying};
 pub use write::{
     Condition, CopyRequest, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part, PartCopy,
