@@ -101,11 +101,7 @@ impl Bucket {
         let (server, options) = match kind {
             Kind::Memory => (Server::Memory(Memory::new(Plan::default())), Options::default()),
             Kind::S3sFs => s3s_fs().await,
-            Kind::S3 => {
-                let server = S3Server::start();
-                let options = server.store_options();
-                (Server::Ours(client(&server.endpoint()), server), options)
-            }
+            Kind::S3 => s3(),
             Kind::OssV4 => oss(Signature::V4).await,
             Kind::OssV1 => oss(Signature::V1).await,
             Kind::Moto => in_moto(moto).await,
@@ -209,7 +205,15 @@ async fn in_moto(moto: &Moto) -> (Server, Options) {
     (Server::Moto(client), s3_options(endpoint, bucket))
 }
 
-async fn oss(signature: Signature) -> (Server, Options) {
+/// Our S3 server.
+pub fn s3() -> (Server, Options) {
+    let server = S3Server::start();
+    let options = server.store_options();
+    (Server::Ours(client(&server.endpoint()), server), options)
+}
+
+/// Our OSS server.
+pub async fn oss(signature: Signature) -> (Server, Options) {
     let who = Signee { id: "LTAI5tEXAMPLEKEYID".into(), secret: "EXAMPLEsecret0001".into(), region: "cn-hangzhou".into() };
     let keys = StaticKeys { id: who.id.clone(), secret: who.secret.clone(), token: None };
     let setup = Setup { bucket: BUCKET.into(), who, token: None, public: false, objects: BTreeMap::new(), redirect_to: None };

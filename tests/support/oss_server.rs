@@ -23,7 +23,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use windlass::store::Op;
 
 use super::oss_sign::{Received, Signee, oss_v1, oss_v4, oss_v4_scope};
-use super::oss_write::{Change, OssEffect, OssFault, Writes};
+use super::oss_write::{Change, OssEffect, OssFault, Writes, iso};
 
 /// How far a client's clock may be off.
 const SKEW: Duration = Duration::from_secs(15 * 60);
@@ -179,11 +179,15 @@ impl State {
                         Some(OssEffect::Broken) => return Ok(None),
                         _ => {}
                     }
-                    let (status, mut headers, body) = writes.serve(op, &mut setup, &change)?;
+                    let done = writes.serve(op, &mut setup, &change);
+                    if fault == Some(OssEffect::Lost) {
+                        return Ok(None);
+                    }
+                    let (status, mut headers, body) = done?;
                     if fault == Some(OssEffect::WrongSum) {
                         headers.push((header::HeaderName::from_static("x-oss-hash-crc64ecma"), "1".into()));
                     }
-                    Ok((fault != Some(OssEffect::Lost)).then(|| respond(status, headers, body)))
+                    Ok(Some(respond(status, headers, body)))
                 }
             }
         });
@@ -289,7 +293,7 @@ fn serve(setup: &Setup, writes: &Writes, received: &Received, request: &Request<
         (&Method::GET, false) if received.query.iter().any(|(name, _)| name == "symlink") => {
             let data = find(setup, &key)?;
             let target = writes.target(&key, data).ok_or((400, "NotSymlink", "The object is not symlink.".to_owned()))?;
-            let mut headers = object_headers(data);
+            let mut headers = object_headers(writes, &key, data);
             headers.push((header::HeaderName::from_static("x-oss-symlink-target"), target.to_owned()));
             Ok(respond(200, headers, Vec::new()))
         }
@@ -300,13 +304,13 @@ fn serve(setup: &Setup, writes: &Writes, received: &Received, request: &Request<
                 return Ok(respond(307, [(header::LOCATION, location)].into(), Vec::new()));
             }
             counts.get += 1;
-            get(setup, &key, request.headers())
+            get(setup, writes, &key, request.headers())
         }
         (&Method::HEAD, false) => {
             counts.head += 1;
             let data = find(setup, &key)?;
             // hyper says no length of an empty body that it does not send; OSS does.
-            let mut headers = object_headers(data);
+            let mut headers = object_headers(writes, &key, data);
             headers.push((header::CONTENT_LENGTH, data.len().to_string()));
             headers.extend(writes.headers(&key, data));
             // Links are followed.
@@ -331,25 +335,25 @@ pub fn etag(data: &[u8]) -> String {
     format!("\"{}\"", hex::encode_upper(sha1::Sha1::digest(data)))
 }
 
-fn object_headers(data: &[u8]) -> Vec<(header::HeaderName, String)> {
-    [(header::ETAG, etag(data)), (header::LAST_MODIFIED, "Fri, 24 Feb 2012 06:07:48 GMT".into())].into()
+fn object_headers(writes: &Writes, key: &[u8], data: &[u8]) -> Vec<(header::HeaderName, String)> {
+    [(header::ETAG, writes.tag(key, data)), (header::LAST_MODIFIED, httpdate::fmt_http_date(writes.modified(key, data)))].into()
 }
 
-fn get(setup: &Setup, key: &[u8], headers: &HeaderMap) -> Result<Answer, Refusal> {
+fn get(setup: &Setup, writes: &Writes, key: &[u8], headers: &HeaderMap) -> Result<Answer, Refusal> {
     let data = find(setup, key)?;
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    if text(header::IF_MATCH).is_some_and(|tag| tag != etag(data)) {
+    if text(header::IF_MATCH).is_some_and(|tag| tag != writes.tag(key, data)) {
         return Err((412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold.".into()));
     }
     let Some((first, last)) = text(header::RANGE).and_then(|range| range.strip_prefix("bytes=")?.split_once('-')) else {
-        return Ok(respond(200, object_headers(data), data.to_vec()));
+        return Ok(respond(200, object_headers(writes, key, data), data.to_vec()));
     };
     let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
     if first >= data.len() {
         return Err((416, "InvalidRange", "The requested range cannot be satisfied.".into()));
     }
     let end = (last + 1).min(data.len());
-    let mut headers = object_headers(data);
+    let mut headers = object_headers(writes, key, data);
     headers.push((header::CONTENT_RANGE, format!("bytes {first}-{}/{}", end - 1, data.len())));
     Ok(respond(206, headers, data[first..end].to_vec()))
 }
@@ -386,8 +390,9 @@ fn list(setup: &Setup, writes: &Writes, received: &Received) -> Answer {
         body += &match data {
             None => format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"),
             Some(data) => format!(
-                "<Contents><Key>{name}</Key><LastModified>2012-02-24T06:07:48.000Z</LastModified><ETag>{}</ETag><Type>{kind}</Type><Size>{}</Size></Contents>",
-                etag(data).replace('"', "&quot;"),
+                "<Contents><Key>{name}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Type>{kind}</Type><Size>{}</Size></Contents>",
+                iso(writes.modified(key, data)),
+                writes.tag(key, data).replace('"', "&quot;"),
                 data.len()
             ),
         };

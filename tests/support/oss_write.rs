@@ -29,6 +29,9 @@ struct Facts {
     content: Vec<u8>,
     headers: BTreeMap<String, String>,
     target: Option<String>,
+    /// How many parts it was made of.
+    parts: usize,
+    modified: Option<SystemTime>,
 }
 
 #[derive(Debug)]
@@ -99,21 +102,11 @@ impl Change<'_> {
     fn kept(&self) -> BTreeMap<String, String> {
         let stays = |name: &str| {
             matches!(name, "content-type" | "cache-control" | "content-encoding" | "x-oss-storage-class" | "x-oss-server-side-encryption")
+                || name == "x-oss-object-acl"
                 || name.starts_with("x-oss-meta-")
         };
         let kept = self.headers.iter().filter(|(name, _)| stays(name.as_str()));
         kept.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect()
-    }
-
-    /// Key and content that a copy takes.
-    fn source(&self, setup: &Setup) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
-        let path: Vec<u8> = percent_decode_str(self.header("x-oss-copy-source").unwrap()).collect();
-        let key = path.strip_prefix(format!("/{}/", setup.bucket).as_bytes()).expect("copies stay in the bucket").to_vec();
-        let content = setup.objects.get(&key).ok_or((404, "NoSuchKey", "The specified key does not exist.".to_owned()))?.clone();
-        match self.header("x-oss-copy-source-if-match") {
-            Some(wanted) if wanted != etag(&content) => Err((412, "PreconditionFailed", "The source is another version.".into())),
-            _ => Ok((key, content)),
-        }
     }
 
     fn may_overwrite(&self, setup: &Setup) -> Result<(), Refusal> {
@@ -132,6 +125,10 @@ fn document(body: String) -> Done {
     (200, vec![(CONTENT_TYPE, "application/xml".into())], format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{body}").into_bytes())
 }
 
+fn multipart_tag(content: &[u8], parts: usize) -> String {
+    format!("{}-{parts}\"", etag(content).trim_end_matches('"'))
+}
+
 fn no_upload() -> Refusal {
     (404, "NoSuchUpload", "The specified upload does not exist.".into())
 }
@@ -140,7 +137,7 @@ impl Writes {
     /// What a HEAD tells besides size, tag and date.
     pub fn headers(&self, key: &[u8], content: &[u8]) -> Vec<(HeaderName, String)> {
         let mut headers = vec![(HeaderName::from_static("x-oss-hash-crc64ecma"), Polynomial::Ecma.of(content).to_string())];
-        if let Some(facts) = self.facts.get(key).filter(|facts| facts.content == content) {
+        if let Some(facts) = self.facts(key, content) {
             headers.extend(facts.headers.iter().map(|(name, value)| (name.parse().unwrap(), value.clone())));
             let kind = if facts.target.is_some() { "Symlink" } else { "Normal" };
             headers.push((HeaderName::from_static("x-oss-object-type"), kind.to_owned()));
@@ -148,13 +145,42 @@ impl Writes {
         headers
     }
 
+    fn facts(&self, key: &[u8], content: &[u8]) -> Option<&Facts> {
+        self.facts.get(key).filter(|facts| facts.content == content)
+    }
+
+    /// The tag of an object; that of one out of parts ends in their number.
+    pub fn tag(&self, key: &[u8], content: &[u8]) -> String {
+        match self.facts(key, content).map_or(0, |facts| facts.parts) {
+            0 => etag(content),
+            parts => multipart_tag(content, parts),
+        }
+    }
+
+    /// When it was written; what tests put directly is old.
+    pub fn modified(&self, key: &[u8], content: &[u8]) -> SystemTime {
+        let old = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_330_063_668);
+        self.facts(key, content).and_then(|facts| facts.modified).unwrap_or(old)
+    }
+
     /// Where a link leads, as it was written.
     pub fn target(&self, key: &[u8], content: &[u8]) -> Option<&str> {
-        self.facts.get(key).filter(|facts| facts.content == content)?.target.as_deref()
+        self.facts(key, content)?.target.as_deref()
     }
 
     pub fn uploads(&self) -> usize {
         self.uploads.len()
+    }
+
+    /// Key and content that a copy takes.
+    fn source(&self, change: &Change<'_>, setup: &Setup) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
+        let path: Vec<u8> = percent_decode_str(change.header("x-oss-copy-source").unwrap()).collect();
+        let key = path.strip_prefix(format!("/{}/", setup.bucket).as_bytes()).expect("copies stay in the bucket").to_vec();
+        let content = setup.objects.get(&key).ok_or((404, "NoSuchKey", "The specified key does not exist.".to_owned()))?.clone();
+        match change.header("x-oss-copy-source-if-match") {
+            Some(wanted) if wanted != self.tag(&key, &content) => Err((412, "PreconditionFailed", "The source is another version.".into())),
+            _ => Ok((key, content)),
+        }
     }
 
     /// The fault for this request, if there is one.
@@ -164,9 +190,9 @@ impl Writes {
         Some(fault.effect)
     }
 
-    fn store(&mut self, setup: &mut Setup, key: &[u8], content: Vec<u8>, headers: BTreeMap<String, String>, target: Option<String>) {
-        self.facts.insert(key.to_vec(), Facts { content: content.clone(), headers, target });
-        setup.objects.insert(key.to_vec(), content);
+    fn store(&mut self, setup: &mut Setup, key: &[u8], facts: Facts) {
+        setup.objects.insert(key.to_vec(), facts.content.clone());
+        self.facts.insert(key.to_vec(), Facts { modified: Some(SystemTime::now()), ..facts });
     }
 
     /// Carries out `change`, which is an `op`.
@@ -180,16 +206,16 @@ impl Writes {
                 // Links differ by where they lead.
                 let content = target.as_ref().map_or_else(|| change.body.clone(), |target| format!("link to {target}").into_bytes());
                 let answer = tagged(&content);
-                self.store(setup, change.key, content, change.kept(), target);
+                self.store(setup, change.key, Facts { content, headers: change.kept(), target, ..Facts::default() });
                 Ok((200, answer, Vec::new()))
             }
             Op::Copy => {
-                let (source, content) = change.source(setup)?;
+                let (source, content) = self.source(change, setup)?;
                 change.may_overwrite(setup)?;
                 let before = self.facts.get(&source).cloned().unwrap_or_default();
                 let headers = if change.header("x-oss-metadata-directive") == Some("REPLACE") { change.kept() } else { before.headers };
                 let answer = document(format!("<CopyObjectResult><ETag>{}</ETag></CopyObjectResult>", etag(&content)));
-                self.store(setup, change.key, content, headers, before.target);
+                self.store(setup, change.key, Facts { content, headers, target: before.target, ..Facts::default() });
                 Ok(answer)
             }
             Op::Delete => {
@@ -209,7 +235,7 @@ impl Writes {
                 Ok((200, answer, Vec::new()))
             }
             Op::CopyPart => {
-                let (_, content) = change.source(setup)?;
+                let (_, content) = self.source(change, setup)?;
                 let (first, last) = change.header("x-oss-copy-source-range").unwrap()["bytes=".len()..].split_once('-').unwrap();
                 let part = content[first.parse().unwrap()..=last.parse().unwrap()].to_vec();
                 let answer = document(format!("<CopyPartResult><ETag>{}</ETag></CopyPartResult>", etag(&part)));
@@ -227,22 +253,27 @@ impl Writes {
         let uploading = self.uploads.get(name).ok_or_else(no_upload)?;
         change.may_overwrite(setup)?;
         let body = std::str::from_utf8(&change.body).unwrap();
-        let mut whole = Vec::new();
+        let (mut whole, mut parts) = (Vec::new(), 0);
         for part in body.split("<Part>").skip(1) {
             let text = |tag: &str| part.split_once(&format!("<{tag}>")).unwrap().1.split_once("</").unwrap().0.replace("&quot;", "\"");
             let content = uploading.parts.get(&text("PartNumber").parse().unwrap()).filter(|content| etag(content) == text("ETag"));
+            parts += 1;
             whole.extend_from_slice(content.ok_or((
                 400,
                 "InvalidPart",
                 "One or more of the specified parts could not be found.".to_owned(),
             ))?);
         }
-        let headers = uploading.headers.clone();
+        let mut headers = uploading.headers.clone();
+        // Of an upload it is said at its end.
+        headers.extend(change.header("x-oss-object-acl").map(|acl| ("x-oss-object-acl".to_owned(), acl.to_owned())));
         self.uploads.remove(name);
-        let (status, mut answer, body) =
-            document(format!("<CompleteMultipartUploadResult><ETag>{}</ETag></CompleteMultipartUploadResult>", etag(&whole)));
-        answer.extend(tagged(&whole));
-        self.store(setup, &name.0, whole, headers, None);
+        let (status, mut answer, body) = document(format!(
+            "<CompleteMultipartUploadResult><ETag>{}</ETag></CompleteMultipartUploadResult>",
+            multipart_tag(&whole, parts)
+        ));
+        answer.push((HeaderName::from_static("x-oss-hash-crc64ecma"), Polynomial::Ecma.of(&whole).to_string()));
+        self.store(setup, &name.0, Facts { content: whole, headers, parts, ..Facts::default() });
         Ok((status, answer, body))
     }
 
@@ -272,7 +303,7 @@ impl Writes {
 }
 
 /// `2012-02-24T06:07:48.000Z`: whole seconds, as OSS tells.
-fn iso(time: SystemTime) -> String {
+pub fn iso(time: SystemTime) -> String {
     let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     let stamp = reqsign_core::time::Timestamp::from_second(seconds.cast_signed()).unwrap();
     stamp.format_rfc3339_zulu().replace('Z', ".000Z")
