@@ -232,6 +232,13 @@ mod tests {
             (400, "InvalidBucketName", ErrorKind::Invalid),
             (412, "PreconditionFailed", ErrorKind::Replaced),
             (418, "SomethingNew", ErrorKind::Invalid),
+            (404, "NoSuchUpload", ErrorKind::NotFound),
+            (409, "FileAlreadyExists", ErrorKind::Replaced),
+            (409, "ConditionalRequestConflict", ErrorKind::Unavailable),
+            (400, "BadDigest", ErrorKind::Corrupt),
+            // After a success that had begun.
+            (200, "InvalidPart", ErrorKind::Invalid),
+            (200, "InternalError", ErrorKind::Unavailable),
         ] {
             let error = error(Op::Get, status, &[], &document(code));
             assert_eq!(error.kind, kind, "{code}");

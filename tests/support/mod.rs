@@ -6,6 +6,7 @@ mod fault;
 mod layer;
 mod log;
 pub mod mounts;
+pub mod oss_read;
 pub mod oss_server;
 pub mod oss_sign;
 pub mod oss_write;

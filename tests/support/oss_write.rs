@@ -9,7 +9,8 @@ use http::{HeaderMap, HeaderName, Method};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use windlass::store::{Op, Polynomial};
 
-use super::oss_server::{Refusal, Setup, etag};
+use super::oss_read::etag;
+use super::oss_server::{Refusal, Setup};
 
 /// Uploads of one page of their list.
 const MOST_UPLOADS: usize = 3;

@@ -104,3 +104,37 @@ fn meaning(error: Error, condition: &Condition) -> Error {
         _ => error,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(status: u16, code: &str, kind: ErrorKind, message: &str) -> Error {
+        Error { status: Some(status), code: Some(code.into()), ..Error::new(kind, Op::Put, &"k".into(), message) }
+    }
+
+    #[test]
+    fn a_checksum_is_given_up_when_it_is_refused_and_not_when_it_differs() {
+        for (status, code, kind, message, refused) in [
+            (400, "InvalidArgument", ErrorKind::Invalid, "Value for x-amz-checksum-algorithm header is invalid.", true),
+            (501, "NotImplemented", ErrorKind::Invalid, "A header you provided: x-amz-checksum-crc64nvme", true),
+            (400, "InvalidRequest", ErrorKind::Invalid, "Unsupported algorithm CRC64NVME", true),
+            (400, "BadDigest", ErrorKind::Corrupt, "The CRC64NVME you specified did not match the calculated checksum.", false),
+            (501, "NotImplemented", ErrorKind::Invalid, "A header you provided implies functionality that is not implemented", false),
+            (403, "AccessDenied", ErrorKind::AccessDenied, "checksum", false),
+        ] {
+            assert_eq!(refuses_checksums(&error(status, code, kind, message)), refused, "{message}");
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_missing_does_not_meet_a_condition_on_its_version() {
+        let missing = error(404, "NoSuchKey", ErrorKind::NotFound, "");
+        assert_eq!(meaning(missing.clone(), &Condition::Is("\"e\"".into())).kind, ErrorKind::Replaced);
+        assert_eq!(meaning(missing.clone(), &Condition::Any).kind, ErrorKind::NotFound);
+        // Of a copy it is the source that is missing: the target was looked at before.
+        assert_eq!(meaning(Error { op: Op::Copy, ..missing }, &Condition::Is("\"e\"".into())).kind, ErrorKind::NotFound);
+        let upload = error(404, "NoSuchUpload", ErrorKind::NotFound, "");
+        assert_eq!(meaning(upload, &Condition::Is("\"e\"".into())).kind, ErrorKind::NotFound);
+    }
+}

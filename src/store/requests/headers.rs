@@ -167,3 +167,90 @@ pub(super) fn sayable(op: Op, key: &Key, value: &str) -> Result<HeaderValue> {
     HeaderValue::from_bytes(value.as_bytes())
         .map_err(|_| Error::new(ErrorKind::Invalid, op, key, format!("{value:?} cannot be sent as a header")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(dialect: Dialect, change: impl FnOnce(Options) -> Options) -> Names {
+        Names::new(&change(Options { dialect, ..Options::default() }))
+    }
+
+    fn map(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|&(name, value)| (HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).unwrap())).collect()
+    }
+
+    #[test]
+    fn metadata_is_read_back_as_it_was_written() {
+        let metadata = [("mode", "33188"), ("name", "Zoë"), ("empty", "")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let headers = Headers { content_type: Some("text/plain".into()), metadata: metadata.into() };
+        for dialect in [Dialect::S3, Dialect::Oss] {
+            let names = names(dialect, |options| options);
+            let written = names.of_object(Op::Put, &"k".into(), &headers).unwrap();
+            assert_eq!(names.object_headers(&written), headers);
+        }
+        for (name, value) in [("a b", "x"), ("a", "x\ny")] {
+            let headers = Headers { content_type: None, metadata: [(name.to_owned(), value.to_owned())].into() };
+            let refused = names(Dialect::S3, |options| options).of_object(Op::Put, &"k".into(), &headers);
+            assert_eq!(refused.unwrap_err().kind, ErrorKind::Invalid, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_head_tells_everything_or_is_an_error() {
+        let full = [
+            ("content-length", "7"),
+            ("etag", "\"e\""),
+            ("last-modified", "Fri, 24 Feb 2012 06:07:48 GMT"),
+            ("x-amz-storage-class", "GLACIER"),
+            ("x-amz-version-id", "v1"),
+            ("x-amz-checksum-crc64nvme", "rosUhgp5mIg="),
+        ];
+        let names = names(Dialect::S3, |options| options);
+        let details = names.details(&"k".into(), &map(&full)).unwrap();
+        assert_eq!((details.meta.size, details.meta.etag.as_str()), (7, "\"e\""));
+        assert_eq!((details.storage_class.as_deref(), details.version_id.as_deref()), (Some("GLACIER"), Some("v1")));
+        assert_eq!(details.crc64, Some(Crc64 { polynomial: Polynomial::Nvme, value: 0xae8b_1486_0a79_9888 }));
+        assert_eq!(encoded(0xae8b_1486_0a79_9888), "rosUhgp5mIg=");
+        for lacking in 0..2 {
+            let mut some = full.to_vec();
+            some.remove(lacking);
+            assert_eq!(names.details(&"k".into(), &map(&some)).unwrap_err().kind, ErrorKind::Corrupt);
+        }
+        let unversioned = map(&[full[0], full[1], ("x-amz-version-id", "null")]);
+        assert_eq!(names.details(&"k".into(), &unversioned).unwrap().version_id, None);
+    }
+
+    #[test]
+    fn the_source_of_a_copy_is_named_in_bytes_and_with_its_version() {
+        let names = names(Dialect::Oss, |options| options);
+        let source = names.copy_from(Op::Copy, "b", &"a b+/中?".into(), &"\"e\"".into()).unwrap();
+        assert_eq!(source, map(&[("x-oss-copy-source", "/b/a%20b%2B/%E4%B8%AD%3F"), ("x-oss-copy-source-if-match", "\"e\"")]));
+        assert_eq!(names.copy_from(Op::Copy, "b", &"a".into(), &"".into()).unwrap_err().kind, ErrorKind::Replaced);
+    }
+
+    #[test]
+    fn what_options_say_of_objects_is_in_the_words_of_the_dialect() {
+        let said = |options| Options {
+            sse: Sse::Kms,
+            sse_key_id: Some("k1".into()),
+            acl: Some("private".into()),
+            requester_pays: true,
+            ..options
+        };
+        let (s3, oss) = (names(Dialect::S3, said), names(Dialect::Oss, said));
+        let written = |names: &Names, op| names.of_object(op, &"k".into(), &Headers::default()).unwrap();
+        let kms = ("x-amz-server-side-encryption", "aws:kms");
+        assert_eq!(
+            written(&s3, Op::CreateUpload),
+            map(&[kms, ("x-amz-server-side-encryption-aws-kms-key-id", "k1"), ("x-amz-acl", "private")])
+        );
+        let kms = [("x-oss-server-side-encryption", "KMS"), ("x-oss-server-side-encryption-key-id", "k1")];
+        assert_eq!(written(&oss, Op::CreateUpload), map(&kms));
+        assert_eq!(oss.of_completion(), map(&[("x-oss-object-acl", "private")]));
+        assert_eq!(written(&oss, Op::Put).len(), 3);
+        let mut headers = HeaderMap::new();
+        s3.pay(&mut headers);
+        assert_eq!(headers, map(&[("x-amz-request-payer", "requester")]));
+    }
+}

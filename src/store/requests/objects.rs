@@ -67,7 +67,7 @@ impl Requests {
     pub async fn put(&self, request: &PutRequest) -> Result<Written> {
         let PutRequest { key, body, headers, condition } = request;
         let object = self.names.of_object(Op::Put, key, headers)?;
-        let crc64 = self.polynomial().of(body);
+        let crc64 = self.sum(body).await;
         let form = |mut headers: HeaderMap, checksums| {
             headers.extend(object.clone());
             if checksums {

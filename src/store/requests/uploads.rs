@@ -34,7 +34,7 @@ impl Requests {
 
     pub async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
         let (key, size) = (&upload.key, body.len() as u64);
-        let crc64 = upload.checksummed.then(|| self.polynomial().of(&body));
+        let crc64 = if upload.checksummed { Some(self.sum(&body).await) } else { None };
         let form = |mut headers: HeaderMap, checksums| {
             if let Some(crc64) = crc64.filter(|_| checksums) {
                 headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(crc64));

@@ -110,6 +110,29 @@ async fn a_redirect_target_gets_its_own_signature_and_anonymous_none() {
 }
 
 #[tokio::test]
+async fn a_write_is_signed_with_its_query_and_the_headers_of_the_vendor() {
+    let signer = signer(credentials(None));
+    let (key, mut headers) = (Key::from("d/k"), HeaderMap::new());
+    headers.insert("x-amz-meta-mode", HeaderValue::from_static("33188"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
+    let query = [("partNumber", "7".to_owned()), ("uploadId", "a+/b".to_owned()), ("uploads", String::new())];
+    let unsigned = requests::Unsigned { op: Op::Put, method: Method::PUT, key: &key, query: &query, headers: &headers };
+    let signed = Voice::sign(&signer, &unsigned).await.unwrap();
+    assert_eq!(signed.url.as_str(), "https://examplebucket.s3.example.com/d/k?partNumber=7&uploadId=a%2B%2Fb&uploads");
+    let authorization = signed.headers["authorization"].to_str().unwrap();
+    let covered = "SignedHeaders=content-type;host;x-amz-content-sha256;x-amz-date;x-amz-meta-mode;x-amz-security-token,";
+    assert!(authorization.contains(covered), "{authorization}");
+    assert_eq!(
+        (&signed.headers["x-amz-meta-mode"], &signed.headers["if-none-match"]),
+        (&headers["x-amz-meta-mode"], &headers["if-none-match"])
+    );
+    let bucket = Key::root();
+    let unsigned = requests::Unsigned { op: Op::ListUploads, method: Method::GET, key: &bucket, query: &query[2..], headers: &headers };
+    assert_eq!(Voice::sign(&signer, &unsigned).await.unwrap().url.as_str(), "https://examplebucket.s3.example.com/?uploads");
+}
+
+#[tokio::test]
 #[ignore = "prints a measurement; run with --nocapture"]
 async fn signing_costs() {
     const ROUNDS: u32 = 2000;
