@@ -7,7 +7,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::bucket::{Bucket, Content, Incomplete};
 use super::log::Guard;
 use super::plan::Fault;
-use super::{Memory, next_stop, not_found, precondition_failed};
+use super::read::next_stop;
+use super::{Memory, not_found, precondition_failed};
 use crate::store::symlink::{self, Link};
 use crate::store::{
     Condition, CopyRequest, Crc64, Details, ETag, Error, ErrorKind, Headers, Key, LARGEST_COPY, MOST_PARTS, Op, Part, PartCopy, Polynomial,
