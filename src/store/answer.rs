@@ -83,7 +83,8 @@ impl Answer {
             412 => ErrorKind::Replaced,
             416 => ErrorKind::RangeNotSatisfiable,
             429 | 503 => ErrorKind::Throttled,
-            400..=499 => ErrorKind::Invalid,
+            // What is not implemented will not be at the next attempt.
+            400..=499 | 501 => ErrorKind::Invalid,
             500..=599 => ErrorKind::Unavailable,
             _ => ErrorKind::Corrupt,
         }
@@ -125,7 +126,7 @@ fn by_code(code: &str) -> Option<ErrorKind> {
         // What arrived is not what was sent.
         "BadDigest" | "InvalidDigest" | "XAmzContentChecksumMismatch" | "IncompleteBody" => ErrorKind::Corrupt,
         // These may come after an answer began with success.
-        "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "EntityTooLarge" | "MalformedXML" | "InvalidRequest" => ErrorKind::Invalid,
+        "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "EntityTooLarge" | "MalformedXML" => ErrorKind::Invalid,
         "InvalidRange" => ErrorKind::RangeNotSatisfiable,
         "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "RequestTimeTooSkewed" => {
             ErrorKind::BadCredentials
@@ -258,6 +259,7 @@ mod tests {
             (Op::Get, 429, ErrorKind::Throttled),
             (Op::Get, 502, ErrorKind::Unavailable),
             (Op::Get, 400, ErrorKind::Invalid),
+            (Op::Put, 501, ErrorKind::Invalid),
         ] {
             let error = error(op, status, &[("x-amz-request-id", "R2")], "<html>bad gateway</html>");
             assert_eq!((error.kind, error.status), (kind, Some(status)), "{op} {status}");

@@ -30,8 +30,7 @@ impl Requests {
         let is_link = self.dialect == Dialect::Oss
             && match &found {
                 Ok(reply) => reply.headers.get("x-oss-object-type").is_some_and(|kind| kind == "Symlink"),
-                // HEAD follows links: to nothing, to another link.
-                Err(error) => error.code.as_deref().is_some_and(|code| code.starts_with("SymlinkTarget") || code == "InvalidTargetType"),
+                Err(error) => leads_nowhere(error),
             };
         if is_link { self.own_link(key).await } else { self.names.details(key, &found?.headers) }
     }
@@ -89,7 +88,10 @@ impl Requests {
                 "COPY"
             }
             Some(headers) => {
-                let before = self.send(&Call::new(Op::Head, Method::HEAD, source)).await?.headers;
+                let before = match self.send(&Call::new(Op::Head, Method::HEAD, source)).await {
+                    Err(error) if leads_nowhere(&error) => HeaderMap::new(),
+                    reply => reply?.headers,
+                };
                 object.extend(CARRIED.into_iter().filter_map(|name| Some((name.clone(), before.get(name)?.clone()))));
                 object.extend(self.names.of_object(Op::Copy, target, headers)?);
                 "REPLACE"
@@ -142,6 +144,11 @@ impl Requests {
         let body = super::documents::trimmed(&reply.body);
         Outcome::read(body).ok_or_else(|| self.voice.refused(op, key, reply.status, &reply.headers, body))
     }
+}
+
+/// HEAD of OSS follows links, also to nothing or to another link.
+fn leads_nowhere(error: &Error) -> bool {
+    error.code.as_deref().is_some_and(|code| code.starts_with("SymlinkTarget") || code == "InvalidTargetType")
 }
 
 /// What is not there needs no deleting.

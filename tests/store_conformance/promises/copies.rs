@@ -41,6 +41,18 @@ pub async fn a_copy_with_new_headers_keeps_what_they_do_not_speak_of(bucket: Buc
     }
 }
 
+pub async fn a_copy_of_a_link_is_a_link(bucket: Bucket) {
+    let store = &bucket.store;
+    let etag = store.put_symlink(&key("l"), b"nowhere", &headers("text/plain", &[]), &Condition::Any).await.unwrap().etag;
+    store.copy(&request("l", &etag, "m")).await.unwrap();
+    let mut changed = store.details(&key("l")).await.unwrap().headers;
+    changed.metadata.insert("uid".into(), "1000".into());
+    store.copy(&CopyRequest { headers: Some(changed), ..request("l", &etag, "n") }).await.unwrap();
+    for name in ["m", "n"] {
+        assert_eq!(store.details(&key(name)).await.unwrap().symlink.unwrap(), b"nowhere", "{name}");
+    }
+}
+
 pub async fn a_copy_of_another_version_is_refused(bucket: Bucket) {
     let old = put(&bucket, "a", b"one").await.etag;
     put(&bucket, "a", b"two").await;
