@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqsign_core::time::Timestamp;
-use support::oss_server::{OssServer, Setup, etag};
+use support::oss_read::etag;
+use support::oss_server::{OssServer, Setup};
 use support::oss_sign::Signee;
 use tempfile::TempDir;
 use windlass::metrics::Metrics;

@@ -83,7 +83,8 @@ impl Answer {
             412 => ErrorKind::Replaced,
             416 => ErrorKind::RangeNotSatisfiable,
             429 | 503 => ErrorKind::Throttled,
-            400..=499 => ErrorKind::Invalid,
+            // What is not implemented will not be at the next attempt.
+            400..=499 | 501 => ErrorKind::Invalid,
             500..=599 => ErrorKind::Unavailable,
             _ => ErrorKind::Corrupt,
         }
@@ -116,9 +117,16 @@ impl Answer {
 /// What the store's own code means; none for codes that say no more than the status does.
 fn by_code(code: &str) -> Option<ErrorKind> {
     Some(match code {
-        "NoSuchKey" | "NoSuchVersion" | "SymlinkTargetNotExist" => ErrorKind::NotFound,
+        "NoSuchKey" | "NoSuchVersion" | "NoSuchUpload" | "SymlinkTargetNotExist" => ErrorKind::NotFound,
         "NoSuchBucket" => ErrorKind::NoSuchBucket,
-        "PreconditionFailed" => ErrorKind::Replaced,
+        // The second is what OSS says of x-oss-forbid-overwrite.
+        "PreconditionFailed" | "FileAlreadyExists" => ErrorKind::Replaced,
+        // Another conditional write of the same key is under way; S3 asks to try again.
+        "ConditionalRequestConflict" | "OperationAborted" => ErrorKind::Unavailable,
+        // What arrived is not what was sent.
+        "BadDigest" | "InvalidDigest" | "XAmzContentChecksumMismatch" | "IncompleteBody" => ErrorKind::Corrupt,
+        // These may come after an answer began with success.
+        "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "EntityTooLarge" | "MalformedXML" => ErrorKind::Invalid,
         "InvalidRange" => ErrorKind::RangeNotSatisfiable,
         "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "RequestTimeTooSkewed" => {
             ErrorKind::BadCredentials
@@ -225,6 +233,13 @@ mod tests {
             (400, "InvalidBucketName", ErrorKind::Invalid),
             (412, "PreconditionFailed", ErrorKind::Replaced),
             (418, "SomethingNew", ErrorKind::Invalid),
+            (404, "NoSuchUpload", ErrorKind::NotFound),
+            (409, "FileAlreadyExists", ErrorKind::Replaced),
+            (409, "ConditionalRequestConflict", ErrorKind::Unavailable),
+            (400, "BadDigest", ErrorKind::Corrupt),
+            // After a success that had begun.
+            (200, "InvalidPart", ErrorKind::Invalid),
+            (200, "InternalError", ErrorKind::Unavailable),
         ] {
             let error = error(Op::Get, status, &[], &document(code));
             assert_eq!(error.kind, kind, "{code}");
@@ -244,6 +259,7 @@ mod tests {
             (Op::Get, 429, ErrorKind::Throttled),
             (Op::Get, 502, ErrorKind::Unavailable),
             (Op::Get, 400, ErrorKind::Invalid),
+            (Op::Put, 501, ErrorKind::Invalid),
         ] {
             let error = error(op, status, &[("x-amz-request-id", "R2")], "<html>bad gateway</html>");
             assert_eq!((error.kind, error.status), (kind, Some(status)), "{op} {status}");

@@ -8,18 +8,24 @@
 //!
 //! Invariant: the sink sees every byte of the range once and in order, from whichever GET it came.
 
+mod times;
+
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::future::BoxFuture;
-use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::{ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, RangeRequest, RangeSink, Result};
+use self::times::{Allowance, Class};
+use super::{
+    Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Part, PartCopy, PutRequest,
+    RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+};
 use crate::metrics::Metrics;
 
 /// No GET is late before this: below it a second request costs more than the wait.
@@ -30,18 +36,6 @@ const SOONEST_LEFT: Duration = Duration::from_secs(1);
 
 /// A GET crawls that takes so many times as long as 99 of 100.
 const TIMES_WHOLE: u32 = 4;
-
-/// One request in so many may be an extra one.
-const ONE_IN: u64 = 50;
-
-/// Fewer GETs of a size say nothing of their hundredth.
-const TELLING_GETS: u64 = 50;
-
-/// GETs after which the older half of the observations is forgotten.
-const GENERATION: u64 = 2000;
-
-/// The percentile is looked up again after so many GETs.
-const LOOK_EVERY: u64 = 16;
 
 /// No extra requests for so long after the store asked to slow down.
 const QUIET: Duration = Duration::from_secs(10);
@@ -56,59 +50,6 @@ pub struct Hedging {
     metrics: Arc<Metrics>,
     classes: [Mutex<Class>; CLASSES],
     allowance: Mutex<Allowance>,
-}
-
-/// How long GETs of about one size take.
-#[derive(Debug, Default)]
-struct Class {
-    first: Times,
-    whole: Times,
-}
-
-/// How long something took lately, in microseconds.
-#[derive(Debug, Default)]
-struct Times {
-    before: Option<Histogram<u32>>,
-    now: Option<Histogram<u32>>,
-    seen: u64,
-    p99: Option<Duration>,
-}
-
-/// What extra requests are still allowed.
-#[derive(Debug, Default)]
-struct Allowance {
-    gets: u64,
-    extra: u64,
-    quiet_until: Option<Instant>,
-}
-
-impl Times {
-    fn record(&mut self, time: Duration) {
-        // Two digits of any time below a minute: 10 KiB.
-        let histogram = || Histogram::new_with_bounds(1, 60_000_000, 2).expect("the bounds are valid");
-        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        self.now.get_or_insert_with(histogram).saturating_record(micros);
-        self.seen += 1;
-        if self.seen.is_multiple_of(GENERATION / 2) {
-            self.before = self.now.take();
-        }
-        if self.seen >= TELLING_GETS && self.seen.is_multiple_of(LOOK_EVERY) {
-            let mut all = self.before.clone().unwrap_or_else(histogram);
-            if let Some(now) = &self.now {
-                all.add(now).expect("both have the same bounds");
-            }
-            self.p99 = Some(Duration::from_micros(all.value_at_quantile(0.99)));
-        }
-    }
-}
-
-impl Allowance {
-    fn take(&mut self, now: Instant) -> bool {
-        let quiet = self.quiet_until.is_some_and(|until| now < until);
-        let allowed = !quiet && (self.extra + 1) * ONE_IN <= self.gets;
-        self.extra += u64::from(allowed);
-        allowed
-    }
 }
 
 /// The sink of a range while two GETs may be after it.
@@ -285,6 +226,10 @@ impl ObjectStore for Hedging {
         self.inner.list(request).await
     }
 
+    async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+        self.inner.list_telling(request, tell).await
+    }
+
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
         let class = self.class(request);
         let (first, whole) = {
@@ -307,6 +252,50 @@ impl ObjectStore for Hedging {
             Err(_) => {}
         }
         result
+    }
+
+    async fn details(&self, key: &Key) -> Result<Details> {
+        self.inner.details(key).await
+    }
+
+    async fn put(&self, request: &PutRequest) -> Result<Written> {
+        self.inner.put(request).await
+    }
+
+    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
+        self.inner.create_upload(key, headers).await
+    }
+
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+        self.inner.upload_part(upload, number, body).await
+    }
+
+    async fn copy_part(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
+        self.inner.copy_part(upload, number, source).await
+    }
+
+    async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
+        self.inner.complete_upload(upload, parts, condition).await
+    }
+
+    async fn abort_upload(&self, upload: &Upload) -> Result<()> {
+        self.inner.abort_upload(upload).await
+    }
+
+    async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
+        self.inner.list_uploads(prefix, after).await
+    }
+
+    async fn copy(&self, request: &CopyRequest) -> Result<Written> {
+        self.inner.copy(request).await
+    }
+
+    async fn delete(&self, key: &Key) -> Result<()> {
+        self.inner.delete(key).await
+    }
+
+    async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {
+        self.inner.put_symlink(key, target, headers, condition).await
     }
 }
 

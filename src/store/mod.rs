@@ -3,6 +3,7 @@
 //! that was asked for, in order, from the start of the range, each exactly once.
 
 mod answer;
+mod checksum;
 mod endpoint;
 mod error;
 mod hedge;
@@ -11,14 +12,18 @@ mod listing;
 pub mod memory;
 mod open;
 mod options;
+mod orphans;
 mod oss;
 mod page;
 mod passwd;
 mod plain;
 mod range;
 mod redirect;
+mod requests;
+mod resolve;
 mod retry;
 mod s3;
+mod symlink;
 #[cfg(test)]
 mod wire;
 mod write;
@@ -30,15 +35,16 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use bytes::Bytes;
 
+pub use checksum::{Crc64, Polynomial};
 pub use error::{Error, ErrorKind, Op, Result};
 pub use hedge::Hedging;
 pub use key::{ETag, Key};
 pub use open::{Location, open, probe};
-pub use options::{CredentialOptions, Dialect, Options, Signature, StaticKeys};
+pub use options::{CredentialOptions, Dialect, Options, Signature, Sse, StaticKeys};
 pub use retry::{Policy, Retrying};
 pub use write::{
-    Condition, CopyRequest, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part, PartCopy, PutRequest,
-    SYMLINK_SIZE, Unfinished, Upload, UploadsPage, Written,
+    Condition, CopyRequest, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part, PartCopy,
+    PutRequest, SYMLINK_SIZE, Unfinished, Upload, UploadsPage, Written,
 };
 
 /// What a store tells about an object.

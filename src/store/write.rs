@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use super::{ETag, Key, ObjectMeta};
+use super::{Crc64, ETag, Key, ObjectMeta};
 
 /// The least that S3 and OSS take for a part that is not the last (OSS: 100 KiB, S3: 5 MiB).
 pub const LEAST_PART: u64 = 5 << 20;
@@ -101,6 +101,8 @@ pub struct Details {
     pub headers: Headers,
     pub storage_class: Option<String>,
     pub version_id: Option<String>,
+    /// Of its content, when the store keeps it.
+    pub crc64: Option<Crc64>,
     /// Where it leads, when it is a symbolic link.
     pub symlink: Option<Vec<u8>>,
 }

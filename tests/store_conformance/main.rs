@@ -11,6 +11,7 @@ mod promises;
 mod stores;
 #[path = "../support/mod.rs"]
 mod support;
+mod write_faults;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         eprintln!("store_conformance: the trials over moto are ignored: {}", moto::ABSENT);
     }
     let mut trials: Vec<Trial> = promises::ALL.iter().flat_map(|promise| over_every_store(promise, &moto)).collect();
-    trials.extend(faults::ALL.iter().map(|(name, test)| {
+    trials.extend(faults::ALL.iter().chain(write_faults::ALL).map(|(name, test)| {
         Trial::test(format!("faults::{name}"), || {
             run(test());
             Ok(())

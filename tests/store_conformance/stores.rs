@@ -52,6 +52,26 @@ impl Kind {
         self == Self::S3sFs
     }
 
+    /// It looks at conditions of writes.
+    pub fn is_conditional(self) -> bool {
+        self != Self::S3sFs
+    }
+
+    /// It looks at the version of the source of a copy. Those that do not leave no trace of it in their answers.
+    pub fn checks_sources(self) -> bool {
+        !matches!(self, Self::S3sFs | Self::Moto)
+    }
+
+    /// It is sure of an upload that has ended: moto completes one twice, s3s-fs says that it is another one's.
+    pub fn forgets_uploads(self) -> bool {
+        !matches!(self, Self::S3sFs | Self::Moto)
+    }
+
+    /// The least part that is not the last.
+    pub fn least_part(self) -> usize {
+        if matches!(self, Self::S3sFs | Self::Moto) { 5 << 20 } else { 1000 }
+    }
+
     /// Requests go over HTTP.
     pub fn is_remote(self) -> bool {
         self != Self::Memory
@@ -81,11 +101,7 @@ impl Bucket {
         let (server, options) = match kind {
             Kind::Memory => (Server::Memory(Memory::new(Plan::default())), Options::default()),
             Kind::S3sFs => s3s_fs().await,
-            Kind::S3 => {
-                let server = S3Server::start();
-                let options = server.store_options();
-                (Server::Ours(client(&server.endpoint()), server), options)
-            }
+            Kind::S3 => s3(),
             Kind::OssV4 => oss(Signature::V4).await,
             Kind::OssV1 => oss(Signature::V1).await,
             Kind::Moto => in_moto(moto).await,
@@ -189,7 +205,15 @@ async fn in_moto(moto: &Moto) -> (Server, Options) {
     (Server::Moto(client), s3_options(endpoint, bucket))
 }
 
-async fn oss(signature: Signature) -> (Server, Options) {
+/// Our S3 server.
+pub fn s3() -> (Server, Options) {
+    let server = S3Server::start();
+    let options = server.store_options();
+    (Server::Ours(client(&server.endpoint()), server), options)
+}
+
+/// Our OSS server.
+pub async fn oss(signature: Signature) -> (Server, Options) {
     let who = Signee { id: "LTAI5tEXAMPLEKEYID".into(), secret: "EXAMPLEsecret0001".into(), region: "cn-hangzhou".into() };
     let keys = StaticKeys { id: who.id.clone(), secret: who.secret.clone(), token: None };
     let setup = Setup { bucket: BUCKET.into(), who, token: None, public: false, objects: BTreeMap::new(), redirect_to: None };

@@ -6,10 +6,13 @@ mod fault;
 mod layer;
 mod log;
 pub mod mounts;
+pub mod oss_read;
 pub mod oss_server;
 pub mod oss_sign;
+pub mod oss_write;
 pub mod s3_server;
 
+pub use self::bucket::{About, Habits};
 pub use self::fault::{Effect, Fault};
 pub use self::log::{Kind, Request};
 pub use self::s3_server::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};

@@ -1,9 +1,8 @@
 //! A small OSS server in memory: GET with Range and If-Match, HEAD, ListObjectsV2, errors as OSS writes them. It checks
 //! signatures (V4 and V1), dates and tokens by the vendor's rules, counts requests, and can send redirects. It knows
-//! one bucket and nothing of writing.
+//! one bucket; how that is read and written is in `oss_read` and `oss_write`.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -11,17 +10,21 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
+use percent_encoding::percent_decode_str;
 use reqsign_core::time::Timestamp;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 
+use windlass::store::Op;
+
+use super::oss_read::serve;
 use super::oss_sign::{Received, Signee, oss_v1, oss_v4, oss_v4_scope};
+use super::oss_write::{Change, OssEffect, OssFault, Writes};
 
 /// How far a client's clock may be off.
 const SKEW: Duration = Duration::from_secs(15 * 60);
@@ -50,6 +53,8 @@ pub struct Counts {
     pub redirected: usize,
     /// Requests in virtual-host style.
     pub virtual_host: usize,
+    /// What changed something, or asked for uploads.
+    pub writes: BTreeMap<String, usize>,
     /// `V4`, `V1` or `none`, of the last request.
     pub signature: String,
 }
@@ -64,6 +69,7 @@ pub struct OssServer {
 struct State {
     setup: Mutex<Setup>,
     counts: Mutex<Counts>,
+    writes: Mutex<Writes>,
     connections: AtomicUsize,
 }
 
@@ -77,16 +83,25 @@ impl OssServer {
     pub async fn start(setup: Setup) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State { setup: Mutex::new(setup), counts: Mutex::default(), connections: AtomicUsize::new(0) });
+        let state = Arc::new(State {
+            setup: Mutex::new(setup),
+            counts: Mutex::default(),
+            writes: Mutex::default(),
+            connections: AtomicUsize::new(0),
+        });
         let shared = state.clone();
         let task = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (state, counted) = (shared.clone(), shared.clone());
-                let service = service_fn(move |request| {
-                    let response = state.answer(&request);
-                    async move { Ok::<_, Infallible>(response) }
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let state = state.clone();
+                    async move {
+                        let (head, body) = request.into_parts();
+                        let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+                        state.answer(&Request::from_parts(head, body))
+                    }
                 });
                 counted.connections.fetch_add(1, Relaxed);
                 connections.spawn(async move {
@@ -103,6 +118,28 @@ impl OssServer {
         self.state.counts.lock().unwrap().clone()
     }
 
+    /// How often a write of this kind was asked for.
+    pub fn count(&self, op: Op) -> usize {
+        self.counts().writes.get(&op.to_string()).copied().unwrap_or_default()
+    }
+
+    /// Mistreats the next `times` requests of an operation that writes.
+    pub fn fault(&self, op: Op, effect: OssEffect, times: usize) {
+        self.state.writes.lock().unwrap().faults.push(OssFault { op, effect, times });
+    }
+
+    /// How many uploads were neither completed nor aborted.
+    pub fn uploads(&self) -> usize {
+        self.state.writes.lock().unwrap().uploads()
+    }
+
+    /// What is stored beside an object.
+    pub fn stored(&self, key: &str) -> BTreeMap<String, String> {
+        let setup = self.state.setup.lock().unwrap();
+        let headers = self.state.writes.lock().unwrap().headers(key.as_bytes(), &setup.objects[key.as_bytes()]);
+        headers.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+    }
+
     /// How many connections are open now.
     pub fn connections(&self) -> usize {
         self.state.connections.load(Relaxed)
@@ -115,26 +152,63 @@ impl OssServer {
 }
 
 /// A refusal: status, code, message.
-type Refusal = (u16, &'static str, String);
-type Answer = Response<Full<Bytes>>;
+pub type Refusal = (u16, &'static str, String);
+pub type Answer = Response<Full<Bytes>>;
 
 impl State {
-    fn answer(&self, request: &Request<Incoming>) -> Answer {
-        let setup = self.setup.lock().unwrap().clone();
+    /// An error closes the connection.
+    fn answer(&self, request: &Request<Bytes>) -> std::io::Result<Answer> {
         let (received, virtual_host) = receive(request);
+        let mut setup = self.setup.lock().unwrap();
         let mut counts = self.counts.lock().unwrap();
         counts.virtual_host += usize::from(virtual_host);
-        let answer =
-            check_signature(&setup, &received, &mut counts.signature).and_then(|()| serve(&setup, &received, request, &mut counts));
-        answer.unwrap_or_else(|refusal| {
-            counts.refused += 1;
-            refuse(request.method() == Method::HEAD, refusal)
-        })
+        let answer = check_signature(&setup, &received, &mut counts.signature).and_then(|()| {
+            let key = received.key.clone().unwrap_or_default();
+            let (method, query, headers) = (request.method(), &received.query, request.headers());
+            let change = Change { method, key: &key, query, headers, body: request.body().to_vec() };
+            let mut writes = self.writes.lock().unwrap();
+            match change.op() {
+                None => serve(&setup, &writes, &received, request, &mut counts).map(Some),
+                Some(op) => {
+                    *counts.writes.entry(op.to_string()).or_default() += 1;
+                    if received.bucket.as_ref() != Some(&setup.bucket) {
+                        return Err(no_bucket());
+                    }
+                    let fault = writes.fault(op);
+                    match fault {
+                        Some(OssEffect::Status(status, code)) => return Err((status, code, "planned fault".into())),
+                        Some(OssEffect::Broken) => return Ok(None),
+                        _ => {}
+                    }
+                    let done = writes.serve(op, &mut setup, &change);
+                    if fault == Some(OssEffect::Lost) {
+                        return Ok(None);
+                    }
+                    let (status, mut headers, body) = done?;
+                    if fault == Some(OssEffect::WrongSum) {
+                        headers.push((header::HeaderName::from_static("x-oss-hash-crc64ecma"), "1".into()));
+                    }
+                    Ok(Some(respond(status, headers, body)))
+                }
+            }
+        });
+        match answer {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(std::io::Error::other("planned fault")),
+            Err(refusal) => {
+                counts.refused += 1;
+                Ok(refuse(request.method() == Method::HEAD, refusal))
+            }
+        }
     }
 }
 
+pub fn no_bucket() -> Refusal {
+    (404, "NoSuchBucket", "The specified bucket does not exist.".into())
+}
+
 /// The request decoded, and whether the bucket stood in its host.
-fn receive(request: &Request<Incoming>) -> (Received, bool) {
+fn receive(request: &Request<Bytes>) -> (Received, bool) {
     let headers = request.headers().iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
     let headers: BTreeMap<String, String> = headers.collect();
     let host = headers.get("host").map(|host| host.split(':').next().unwrap().to_owned()).unwrap_or_default();
@@ -207,110 +281,6 @@ fn parse_basic(text: &str) -> Option<SystemTime> {
     format!("{year}-{month}-{day}T{hour}:{minute}:{second}").parse::<Timestamp>().ok().map(Timestamp::as_system_time)
 }
 
-fn serve(setup: &Setup, received: &Received, request: &Request<Incoming>, counts: &mut Counts) -> Result<Answer, Refusal> {
-    if received.bucket.as_ref() != Some(&setup.bucket) {
-        return Err((404, "NoSuchBucket", "The specified bucket does not exist.".into()));
-    }
-    let key = received.key.clone().unwrap_or_default();
-    match (request.method(), key.is_empty()) {
-        (&Method::GET, true) => {
-            counts.list += 1;
-            Ok(list(setup, received))
-        }
-        (&Method::GET, false) => {
-            if let Some(target) = setup.redirect_to {
-                counts.redirected += 1;
-                let location = format!("http://{target}{}", request.uri().path());
-                return Ok(respond(307, [(header::LOCATION, location)].into(), Vec::new()));
-            }
-            counts.get += 1;
-            get(setup, &key, request.headers())
-        }
-        (&Method::HEAD, false) => {
-            counts.head += 1;
-            let data = find(setup, &key)?;
-            // hyper says no length of an empty body that it does not send; OSS does.
-            let mut headers = object_headers(data);
-            headers.push((header::CONTENT_LENGTH, data.len().to_string()));
-            Ok(respond(200, headers, data.to_vec()))
-        }
-        _ => Err((405, "MethodNotAllowed", "The specified method is not allowed against this resource.".into())),
-    }
-}
-
-fn find<'a>(setup: &'a Setup, key: &[u8]) -> Result<&'a [u8], Refusal> {
-    setup.objects.get(key).map(Vec::as_slice).ok_or_else(|| (404, "NoSuchKey", "The specified key does not exist.".into()))
-}
-
-/// Every content has its own tag.
-pub fn etag(data: &[u8]) -> String {
-    use sha1::Digest;
-    format!("\"{}\"", hex::encode_upper(sha1::Sha1::digest(data)))
-}
-
-fn object_headers(data: &[u8]) -> Vec<(header::HeaderName, String)> {
-    [(header::ETAG, etag(data)), (header::LAST_MODIFIED, "Fri, 24 Feb 2012 06:07:48 GMT".into())].into()
-}
-
-fn get(setup: &Setup, key: &[u8], headers: &HeaderMap) -> Result<Answer, Refusal> {
-    let data = find(setup, key)?;
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    if text(header::IF_MATCH).is_some_and(|tag| tag != etag(data)) {
-        return Err((412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold.".into()));
-    }
-    let Some((first, last)) = text(header::RANGE).and_then(|range| range.strip_prefix("bytes=")?.split_once('-')) else {
-        return Ok(respond(200, object_headers(data), data.to_vec()));
-    };
-    let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
-    if first >= data.len() {
-        return Err((416, "InvalidRange", "The requested range cannot be satisfied.".into()));
-    }
-    let end = (last + 1).min(data.len());
-    let mut headers = object_headers(data);
-    headers.push((header::CONTENT_RANGE, format!("bytes {first}-{}/{}", end - 1, data.len())));
-    Ok(respond(206, headers, data[first..end].to_vec()))
-}
-
-fn list(setup: &Setup, received: &Received) -> Answer {
-    let parameter = |wanted: &str| received.query.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
-    assert_eq!((parameter("list-type"), parameter("encoding-type")), (Some("2"), Some("url")));
-    let prefix = parameter("prefix").unwrap_or_default().as_bytes();
-    let max: usize = parameter("max-keys").unwrap_or("100").parse().unwrap();
-    // The token names the last entry of the page before; its characters need encoding, as those of real tokens may.
-    let after: Option<Vec<u8>> = parameter("continuation-token").map(|token| BASE64_STANDARD.decode(token).unwrap());
-    let mut entries: BTreeMap<Vec<u8>, Option<&[u8]>> = BTreeMap::new();
-    for (key, data) in setup.objects.iter().filter(|(key, _)| key.starts_with(prefix)) {
-        let cut = parameter("delimiter").and_then(|_| key[prefix.len()..].iter().position(|&b| b == b'/'));
-        match cut {
-            Some(at) => entries.insert(key[..=prefix.len() + at].to_vec(), None),
-            None => entries.insert(key.clone(), Some(data)),
-        };
-    }
-    let mut rest = entries.into_iter().filter(|(name, _)| after.as_ref().is_none_or(|after| name > after));
-    let page: Vec<_> = rest.by_ref().take(max).collect();
-    let mut body = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<ListBucketResult><EncodingType>url</EncodingType>");
-    let encode = |name: &[u8]| percent_encode(name, NON_ALPHANUMERIC).to_string();
-    match (rest.next(), page.last()) {
-        (Some(_), Some((last, _))) => {
-            let token = BASE64_STANDARD.encode(last);
-            body += &format!("<IsTruncated>true</IsTruncated><NextContinuationToken>{token}</NextContinuationToken>");
-        }
-        _ => body += "<IsTruncated>false</IsTruncated>",
-    }
-    for (name, data) in &page {
-        let name = encode(name);
-        body += &match data {
-            None => format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"),
-            Some(data) => format!(
-                "<Contents><Key>{name}</Key><LastModified>2012-02-24T06:07:48.000Z</LastModified><ETag>{}</ETag><Size>{}</Size></Contents>",
-                etag(data).replace('"', "&quot;"),
-                data.len()
-            ),
-        };
-    }
-    respond(200, Vec::new(), (body + "</ListBucketResult>").into_bytes())
-}
-
 fn refuse(head: bool, (status, code, message): Refusal) -> Answer {
     let body = format!("<Error><Code>{code}</Code><Message>{message}</Message><RequestId>5C3D9175B6FC201293AD****</RequestId></Error>");
     let ec = (header::HeaderName::from_static("x-oss-ec"), "0002-00000901".to_owned());
@@ -321,7 +291,7 @@ fn refuse(head: bool, (status, code, message): Refusal) -> Answer {
     respond(status, vec![ec, error], Vec::new())
 }
 
-fn respond(status: u16, headers: Vec<(header::HeaderName, String)>, body: Vec<u8>) -> Answer {
+pub fn respond(status: u16, headers: Vec<(header::HeaderName, String)>, body: Vec<u8>) -> Answer {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = StatusCode::from_u16(status).unwrap();
     for (name, value) in headers {

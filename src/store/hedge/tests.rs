@@ -1,5 +1,6 @@
 //! Slow GETs over the simulated store on a paused clock: what is asked for twice, and when the bytes are there.
 
+use super::times::ONE_IN;
 use super::*;
 use crate::store::Op;
 use crate::store::memory::{Bandwidth, Fault, Latency, Memory, Plan, Rule};
@@ -132,4 +133,37 @@ async fn a_failure_is_told_when_nobody_is_left_to_win() {
     sim.store.clear_faults();
     sim.store.fault(Rule::new(Fault::Error(ErrorKind::Unavailable)).op(Op::Get));
     assert_eq!(sim.get().await.unwrap_err().kind, ErrorKind::Unavailable);
+}
+
+/// Tells the next page's token long before it has the page.
+#[derive(Debug)]
+struct Early;
+
+#[async_trait]
+impl ObjectStore for Early {
+    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        Err(crate::store::Error::new(ErrorKind::NotFound, Op::Head, key, "nothing here"))
+    }
+
+    async fn list(&self, _: &ListRequest) -> Result<ListPage> {
+        Ok(ListPage::default())
+    }
+
+    async fn list_telling(&self, _: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+        tell("early");
+        Ok(ListPage::default())
+    }
+
+    async fn get_range(&self, _: &RangeRequest, _: &mut dyn RangeSink) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_a_listing_tells_early_passes_through() {
+    let hedging = Hedging::new(Arc::new(Early), Arc::default());
+    let told = Mutex::new(Vec::new());
+    let request = ListRequest { prefix: Key::root(), delimited: true, token: None, max_keys: 1 };
+    hedging.list_telling(&request, &|token| told.lock().push(token.to_owned())).await.unwrap();
+    assert_eq!(*told.lock(), ["early"]);
 }

@@ -119,3 +119,11 @@ fn tokens_are_decoded_where_the_dialect_encodes_them() {
     assert_eq!(parse(body.as_bytes(), Tokens::Plain).unwrap().next.as_deref(), Some("a%2Bb+c"));
     assert_eq!(parse(body.as_bytes(), Tokens::Encoded).unwrap().next.as_deref(), Some("a+b+c"));
 }
+
+#[test]
+fn a_link_of_the_store_has_the_size_of_links() {
+    let link = contents("<Key>l</Key><ETag>\"E\"</ETag><Type>Symlink</Type><Size>0</Size>");
+    let same = contents("<Key>l</Key><ETag>\"E\"</ETag><Type>Normal</Type><Size>7</Size>");
+    let size = |body: &str| parse(body.as_bytes(), Tokens::Encoded).unwrap().objects[0].size;
+    assert_eq!((size(&link), size(&same)), (SYMLINK_SIZE, 7));
+}

@@ -15,14 +15,18 @@ pub struct Request {
     pub op: Op,
     /// The key, or the prefix of a listing.
     pub key: Key,
-    /// Of a GET.
+    /// Of a GET, or of the source of a part that is copied.
     pub range: Option<Range<u64>>,
-    /// Of a GET: the version that was asked for.
+    /// Of a GET: the version that was asked for; of a copy: that of the source.
     pub etag: Option<ETag>,
+    /// Of a part.
+    pub number: Option<u32>,
     /// When it was sent.
     pub at: Instant,
     /// Bytes of the body handed over so far.
     pub delivered: u64,
+    /// Bytes of the body sent so far.
+    pub sent: u64,
     pub outcome: Outcome,
 }
 
@@ -87,7 +91,8 @@ pub(super) struct Guard {
 
 impl Guard {
     pub fn open(log: &Arc<Mutex<Log>>, op: Op, key: &Key, range: Option<Range<u64>>, etag: Option<ETag>) -> Self {
-        let request = Request { op, key: key.clone(), range, etag, at: Instant::now(), delivered: 0, outcome: Outcome::Open };
+        let request =
+            Request { op, key: key.clone(), range, etag, number: None, at: Instant::now(), delivered: 0, sent: 0, outcome: Outcome::Open };
         let id = log.lock().open(request);
         Self { log: log.clone(), id, outcome: Outcome::Cancelled }
     }
@@ -95,6 +100,20 @@ impl Guard {
     pub fn on_bytes(&self, n: u64) {
         if let Some(request) = self.log.lock().request(self.id) {
             request.delivered += n;
+        }
+    }
+
+    /// The request is about this part.
+    pub fn of_part(self, number: u32) -> Self {
+        if let Some(request) = self.log.lock().request(self.id) {
+            request.number = Some(number);
+        }
+        self
+    }
+
+    pub fn on_sent(&self, n: u64) {
+        if let Some(request) = self.log.lock().request(self.id) {
+            request.sent += n;
         }
     }
 

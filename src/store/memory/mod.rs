@@ -2,25 +2,29 @@
 //! faults, and a log of what was asked. It opens no socket and makes one attempt a request, like a dialect
 //! does. Invariant: the same requests in the same order under a paused clock give the same answers at the same instants.
 
+mod bucket;
 mod link;
 pub mod listing;
 mod log;
 mod plan;
+mod read;
 mod synthetic;
+mod write;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep, sleep_until};
 
-use self::link::Link;
+use self::bucket::{Bucket, Content};
 use self::log::{Guard, Log};
 use self::plan::Script;
-use super::{ETag, Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, RangeRequest, RangeSink, Result};
+use super::{
+    Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Part,
+    PartCopy, PutRequest, RangeRequest, RangeSink, Result, Unfinished, Upload, UploadsPage, Written, symlink,
+};
 
 pub use self::link::{Bandwidth, PIECE};
 pub use self::log::{Outcome, Request};
@@ -34,43 +38,20 @@ pub struct Memory {
     log: Arc<Mutex<Log>>,
 }
 
-#[derive(Debug)]
-struct Bucket {
-    objects: BTreeMap<Key, Object>,
-    /// Counts every change, and so names every version.
-    version: u64,
-    script: Script,
-    link: Link,
-}
-
-/// 1,000,000 of these cost about 100 MB, whatever their sizes: etags and content are computed.
-#[derive(Clone, Debug)]
-struct Object {
-    version: u64,
-    content: Content,
-}
-
-#[derive(Clone, Debug)]
-enum Content {
-    Stored(Bytes),
-    Synthetic(u64, Synthetic),
-}
-
 impl Memory {
     /// An empty bucket behind a network that behaves as planned.
     pub fn new(plan: Plan) -> Self {
-        let bucket = Bucket { objects: BTreeMap::new(), version: 0, script: Script::new(plan), link: Link::default() };
-        Self { bucket: Arc::new(Mutex::new(bucket)), log: Arc::default() }
+        Self { bucket: Arc::new(Mutex::new(Bucket::new(plan))), log: Arc::default() }
     }
 
     /// Creates or replaces an object.
     pub fn put(&self, key: impl Into<Key>, content: impl Into<Bytes>) -> ETag {
-        self.bucket.lock().put(key.into(), |_, _| Content::Stored(content.into()))
+        self.bucket.lock().put(key.into(), Headers::default(), |_, _| Content::Stored(content.into()))
     }
 
     /// Creates or replaces an object whose content is computed: [`Memory::synthetic`] tells which it is.
     pub fn put_synthetic(&self, key: impl Into<Key>, size: u64) -> ETag {
-        self.bucket.lock().put(key.into(), |key, version| Content::Synthetic(size, Synthetic::of(key, version)))
+        self.bucket.lock().put(key.into(), Headers::default(), |key, version| Content::Synthetic(size, Synthetic::of(key, version)))
     }
 
     /// Removes an object; whether there was one.
@@ -90,6 +71,58 @@ impl Memory {
     pub fn meta(&self, key: impl Into<Key>) -> Option<ObjectMeta> {
         let key = key.into();
         self.bucket.lock().objects.get(&key).map(|object| object.meta(&key))
+    }
+
+    /// The content of an object, at once and without being logged; what is computed is written out.
+    pub fn content(&self, key: impl Into<Key>) -> Option<Bytes> {
+        let content = self.bucket.lock().objects.get(&key.into())?.content.clone();
+        Some(content.bytes(0..content.size()))
+    }
+
+    /// What is stored beside the content of an object.
+    pub fn headers(&self, key: impl Into<Key>) -> Option<Headers> {
+        self.bucket.lock().objects.get(&key.into()).map(|object| object.headers())
+    }
+
+    /// Gives an object other headers; its version stays.
+    pub fn set_headers(&self, key: impl Into<Key>, headers: Headers) {
+        self.bucket.lock().change(&key.into(), Some(headers), None);
+    }
+
+    /// Says of an object where it is kept; its version stays.
+    pub fn set_storage_class(&self, key: impl Into<Key>, storage_class: &str) {
+        self.bucket.lock().change(&key.into(), None, Some(storage_class.into()));
+    }
+
+    /// Every key, in order.
+    pub fn keys(&self) -> Vec<Key> {
+        self.bucket.lock().objects.keys().cloned().collect()
+    }
+
+    /// Uploads that were neither completed nor aborted.
+    pub fn uploads(&self) -> Vec<Unfinished> {
+        let bucket = self.bucket.lock();
+        let unfinished = |((key, id), upload): (&(Key, String), &bucket::Uploading)| Unfinished {
+            key: key.clone(),
+            id: id.clone(),
+            initiated: upload.initiated,
+        };
+        bucket.uploads.iter().map(unfinished).collect()
+    }
+
+    /// Makes all unfinished uploads older.
+    pub fn age_uploads(&self, by: Duration) {
+        self.bucket.lock().uploads.values_mut().for_each(|upload| upload.initiated -= by);
+    }
+
+    /// Refuses to complete uploads with smaller parts before the last, as real stores do below 5 MiB. At first any size is taken.
+    pub fn set_least_part(&self, bytes: u64) {
+        self.bucket.lock().least_part = bytes;
+    }
+
+    /// Whether the store keeps checksums and tells them; at first it does.
+    pub fn set_checksums(&self, kept: bool) {
+        self.bucket.lock().checksums = kept;
     }
 
     /// Changes the network from the next request on; seeded latencies start over.
@@ -125,6 +158,11 @@ impl Memory {
         self.log.lock().requests().iter().map(|request| request.delivered).sum()
     }
 
+    /// Bytes of bodies sent, as the log tells.
+    pub fn sent_bytes(&self) -> u64 {
+        self.log.lock().requests().iter().map(|request| request.sent).sum()
+    }
+
     /// Requests that are open now.
     pub fn in_flight(&self) -> usize {
         self.log.lock().in_flight()
@@ -138,86 +176,6 @@ impl Memory {
     /// Forgets the log.
     pub fn reset_log(&self) {
         self.log.lock().reset();
-    }
-
-    /// Waits for the first byte; then what else happens to this request.
-    async fn first_byte(&self, op: Op, key: &Key) -> Result<Vec<Fault>> {
-        let (latency, faults) = self.bucket.lock().script.on_request(op, key);
-        if !latency.is_zero() {
-            sleep(latency).await;
-        }
-        let planned = faults.iter().find_map(|fault| if let Fault::Error(kind) = fault { Some(*kind) } else { None });
-        planned.map_or(Ok(faults), |kind| Err(Error::new(kind, op, key, "planned fault")))
-    }
-
-    /// Hands over the body of a GET piece by piece.
-    async fn deliver(
-        &self,
-        request: &RangeRequest,
-        content: &Content,
-        faults: &[Fault],
-        guard: &Guard,
-        sink: &mut dyn RangeSink,
-    ) -> Result<()> {
-        let (total, mut done, mut due) = (request.range.end - request.range.start, 0, Instant::now());
-        while done < total {
-            for fault in faults {
-                match *fault {
-                    Fault::Truncate { after } if done >= after => {
-                        let message = format!("the body ended after {done} of {total} bytes");
-                        return Err(Error::new(ErrorKind::Corrupt, Op::Get, &request.key, message));
-                    }
-                    Fault::Stall { after, pause } if done == after => {
-                        sleep(pause).await;
-                        due += pause;
-                    }
-                    Fault::Replace { after } if done == after => self.bucket.lock().replace(&request.key),
-                    _ => {}
-                }
-            }
-            let n = next_stop(done, total, faults) - done;
-            due = {
-                let bucket = &mut *self.bucket.lock();
-                bucket.link.on_piece(bucket.script.plan.bandwidth, due, n)
-            };
-            if due > Instant::now() {
-                sleep_until(due).await;
-            } else {
-                // Instant networks too let others run between pieces.
-                tokio::task::yield_now().await;
-            }
-            content.copy(request.range.start + done, n, sink);
-            guard.on_bytes(n);
-            done += n;
-        }
-        Ok(())
-    }
-
-    async fn answer_range(&self, request: &RangeRequest, guard: &Guard, sink: &mut dyn RangeSink) -> Result<()> {
-        let key = &request.key;
-        let faults = self.first_byte(Op::Get, key).await?;
-        let object = self.bucket.lock().objects.get(key).cloned().ok_or_else(|| not_found(Op::Get, key))?;
-        if object.etag() != request.etag {
-            let message = format!("the object is now {}, not {}", object.etag(), request.etag);
-            let error = Error::new(ErrorKind::Replaced, Op::Get, key, message);
-            return Err(Error { status: Some(412), code: Some("PreconditionFailed".into()), ..error });
-        }
-        if request.range.is_empty() || request.range.end > object.content.size() {
-            let message = format!("bytes {:?} of {}", request.range, object.content.size());
-            let error = Error::new(ErrorKind::RangeNotSatisfiable, Op::Get, key, message);
-            return Err(Error { status: Some(416), code: Some("InvalidRange".into()), ..error });
-        }
-        self.deliver(request, &object.content, &faults, guard, sink).await
-    }
-
-    async fn answer_list(&self, request: &ListRequest) -> Result<ListPage> {
-        self.first_byte(Op::List, &request.prefix).await?;
-        let bucket = self.bucket.lock();
-        let max = usize::from(request.max_keys);
-        let page = listing::page(&bucket.objects, &request.prefix, request.delimited, request.token.as_deref(), max)
-            .ok_or_else(|| Error::new(ErrorKind::Invalid, Op::List, &request.prefix, "unknown continuation token"))?;
-        let objects = page.objects.iter().map(|(key, object)| object.meta(key)).collect();
-        Ok(ListPage { objects, prefixes: page.prefixes, next: page.next })
     }
 }
 
@@ -240,66 +198,54 @@ impl ObjectStore for Memory {
         let answer = self.answer_range(request, &guard, sink).await;
         guard.close(answer)
     }
-}
 
-impl Default for Bucket {
-    fn default() -> Self {
-        Self { objects: BTreeMap::new(), version: 0, script: Script::new(Plan::default()), link: Link::default() }
+    async fn details(&self, key: &Key) -> Result<Details> {
+        self.answer_details(key).await
+    }
+
+    async fn put(&self, request: &PutRequest) -> Result<Written> {
+        self.answer_put(request).await
+    }
+
+    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
+        self.answer_create(key, headers).await
+    }
+
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+        self.answer_part(upload, number, body).await
+    }
+
+    async fn copy_part(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
+        self.answer_copy_part(upload, number, source).await
+    }
+
+    async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
+        self.answer_complete(upload, parts, condition).await
+    }
+
+    async fn abort_upload(&self, upload: &Upload) -> Result<()> {
+        self.answer_abort(upload).await
+    }
+
+    async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
+        self.answer_uploads(prefix, after).await
+    }
+
+    async fn copy(&self, request: &CopyRequest) -> Result<Written> {
+        self.answer_copy(request).await
+    }
+
+    async fn delete(&self, key: &Key) -> Result<()> {
+        self.answer_delete(key).await
+    }
+
+    async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {
+        self.answer_put(&symlink::put(key, target, headers, condition)?).await
     }
 }
 
-impl Bucket {
-    fn put(&mut self, key: Key, content: impl FnOnce(&Key, u64) -> Content) -> ETag {
-        self.version += 1;
-        let object = Object { version: self.version, content: content(&key, self.version) };
-        let etag = object.etag();
-        self.objects.insert(key, object);
-        etag
-    }
-
-    /// Puts new content of the same size in the place of an object, if it still exists.
-    fn replace(&mut self, key: &Key) {
-        if let Some(size) = self.objects.get(key).map(|object| object.content.size()) {
-            self.put(key.clone(), |key, version| Content::Synthetic(size, Synthetic::of(key, version)));
-        }
-    }
-}
-
-impl Object {
-    fn etag(&self) -> ETag {
-        ETag::from(format!("\"v{}\"", self.version).as_str())
-    }
-
-    /// One version a second from a fixed date, so that runs repeat.
-    fn meta(&self, key: &Key) -> ObjectMeta {
-        let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + self.version);
-        ObjectMeta { key: key.clone(), size: self.content.size(), etag: self.etag(), modified }
-    }
-}
-
-impl Content {
-    fn size(&self) -> u64 {
-        match self {
-            Self::Stored(bytes) => bytes.len() as u64,
-            Self::Synthetic(size, _) => *size,
-        }
-    }
-
-    fn copy(&self, from: u64, n: u64, sink: &mut dyn RangeSink) {
-        match self {
-            Self::Stored(bytes) => super::pour(&bytes[from as usize..(from + n) as usize], sink),
-            Self::Synthetic(_, content) => content.pieces(from..from + n).for_each(|piece| super::pour(&piece, sink)),
-        }
-    }
-}
-
-/// Where the piece that starts at `done` ends: at its full length, or where a fault wants to act.
-fn next_stop(done: u64, total: u64, faults: &[Fault]) -> u64 {
-    let stops = faults.iter().filter_map(|fault| match *fault {
-        Fault::Truncate { after } | Fault::Stall { after, .. } | Fault::Replace { after } => Some(after),
-        Fault::Error(_) => None,
-    });
-    stops.filter(|&stop| stop > done).fold(total.min(done + PIECE), u64::min)
+fn precondition_failed(op: Op, key: &Key, message: String) -> Error {
+    Error { status: Some(412), code: Some("PreconditionFailed".into()), ..Error::new(ErrorKind::Replaced, op, key, message) }
 }
 
 fn not_found(op: Op, key: &Key) -> Error {

@@ -15,7 +15,7 @@ use crate::store::{ErrorKind, Key, Op};
 pub struct Plan {
     /// From the request to the first byte of the answer, for every operation.
     pub first_byte: Latency,
-    /// How fast bodies arrive.
+    /// How fast bodies arrive, and how fast those that are sent leave: a link of its own for each direction.
     pub bandwidth: Bandwidth,
     /// Where random latencies start from.
     pub seed: u64,
@@ -41,7 +41,10 @@ impl Default for Latency {
 pub enum Fault {
     /// It is answered with an error.
     Error(ErrorKind),
-    /// The body ends after this many bytes ([`ErrorKind::Corrupt`]).
+    /// The store does what was asked and the answer never arrives ([`ErrorKind::Timeout`]).
+    Lost,
+    /// The body of an answer ends after this many bytes ([`ErrorKind::Corrupt`]); the connection of a body that is sent breaks
+    /// there ([`ErrorKind::Unavailable`]).
     Truncate { after: u64 },
     /// The body pauses after this many bytes.
     Stall { after: u64, pause: Duration },

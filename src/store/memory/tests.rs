@@ -1,6 +1,7 @@
 //! The simulated store under a paused clock: time is virtual, so it is asserted exactly.
 
 use futures::future::join_all;
+use tokio::time::Instant;
 
 use super::*;
 

@@ -224,7 +224,7 @@ async fn rotated_credentials_are_taken_up_at_the_first_refusal() {
     let server = Server::start().await;
     server.put("k", b"content");
     let etag = server.store("passwd", "data").await.head(&Key::from("k")).await.unwrap().etag;
-    for op in [Op::Head, Op::List, Op::Get] {
+    for op in [Op::Head, Op::List, Op::Get, Op::Put] {
         // The source gives the old secret first and the new one from then on.
         let script = server.path("credentials.sh");
         let flag = server.path(&format!("asked-{op}"));
@@ -236,6 +236,12 @@ async fn rotated_credentials_are_taken_up_at_the_first_refusal() {
             Op::Head => assert_eq!(store.head(&Key::from("k")).await.unwrap().size, 7),
             Op::List => assert_eq!(store.list(&listing("", None, 10)).await.unwrap().objects.len(), 1),
             Op::Get => assert_eq!(read(&*store, "k", &etag, 0..7).await.unwrap(), b"content"),
+            _ => {
+                let (headers, condition) = (Headers::default(), Condition::Any);
+                let body = b"written".to_vec().into();
+                store.put(&PutRequest { key: Key::from("new"), body, headers, condition }).await.unwrap();
+                assert_eq!(store.head(&Key::from("new")).await.unwrap().size, 7);
+            }
         }
         assert!(server.path(&format!("asked-{op}")).exists());
     }

@@ -31,7 +31,7 @@ fn vectors() -> Vec<Vector> {
 
 fn signer(credentials: Credentials) -> Signer {
     let source = CachedCredentials::new(SharedCredentialsProvider::new(credentials), Duration::from_secs(900));
-    Signer::new("https://examplebucket.s3.example.com/", "us-east-1".into(), Some(Arc::new(source)))
+    Signer::new("https://examplebucket.s3.example.com/", "us-east-1".into(), Some(Arc::new(source)), false)
 }
 
 fn credentials(expiry: Option<SystemTime>) -> Credentials {
@@ -105,8 +105,31 @@ async fn a_redirect_target_gets_its_own_signature_and_anonymous_none() {
     let target = Url::parse("https://cache.example.com:8443/k").unwrap();
     let headers = named.sign_redirected(&signed, &Key::from("k"), &target).await.unwrap();
     assert_ne!(headers["authorization"], signed.headers["authorization"]);
-    let anonymous = Signer::new("http://h/b", "r".into(), None);
+    let anonymous = Signer::new("http://h/b", "r".into(), None, false);
     assert!(anonymous.sign_get(&Key::from("k")).await.unwrap().headers.is_empty());
+}
+
+#[tokio::test]
+async fn a_write_is_signed_with_its_query_and_the_headers_of_the_vendor() {
+    let signer = signer(credentials(None));
+    let (key, mut headers) = (Key::from("d/k"), HeaderMap::new());
+    headers.insert("x-amz-meta-mode", HeaderValue::from_static("33188"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
+    let query = [("partNumber", "7".to_owned()), ("uploadId", "a+/b".to_owned()), ("uploads", String::new())];
+    let unsigned = requests::Unsigned { op: Op::Put, method: Method::PUT, key: &key, query: &query, headers: &headers };
+    let signed = Voice::sign(&signer, &unsigned).await.unwrap();
+    assert_eq!(signed.url.as_str(), "https://examplebucket.s3.example.com/d/k?partNumber=7&uploadId=a%2B%2Fb&uploads");
+    let authorization = signed.headers["authorization"].to_str().unwrap();
+    let covered = "SignedHeaders=content-type;host;x-amz-content-sha256;x-amz-date;x-amz-meta-mode;x-amz-security-token,";
+    assert!(authorization.contains(covered), "{authorization}");
+    assert_eq!(
+        (&signed.headers["x-amz-meta-mode"], &signed.headers["if-none-match"]),
+        (&headers["x-amz-meta-mode"], &headers["if-none-match"])
+    );
+    let bucket = Key::root();
+    let unsigned = requests::Unsigned { op: Op::ListUploads, method: Method::GET, key: &bucket, query: &query[2..], headers: &headers };
+    assert_eq!(Voice::sign(&signer, &unsigned).await.unwrap().url.as_str(), "https://examplebucket.s3.example.com/?uploads");
 }
 
 #[tokio::test]
@@ -131,7 +154,7 @@ async fn signing_costs() {
     let started = WallInstant::now();
     for _ in 0..ROUNDS {
         let url = signer.object_url(&key).unwrap();
-        signer.headers(Op::Get, &key, &url).await.unwrap();
+        signer.get_headers(Op::Get, &key, &url).await.unwrap();
     }
     println!("header signature      {:?}", per_call(started));
     let started = WallInstant::now();

@@ -1,0 +1,364 @@
+//! What goes wrong between a store and us while we write, done by our S3 and OSS servers: refused, broken before anything was
+//! done, done without an answer. Afterwards the write was done once or is an error, and no upload is left.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::LocalBoxFuture;
+use windlass::metrics::Metrics;
+use windlass::store::{
+    Condition, CopyRequest, ETag, ErrorKind, Headers, ObjectStore, Op, Options, Part, PartCopy, PutRequest, Retrying, Sse, Upload, open,
+};
+
+use crate::promises::content;
+use crate::stores::{Server, key, oss, s3};
+use crate::support::oss_write::OssEffect;
+use crate::support::{Effect, Fault, Habits, Kind};
+
+type Test = fn() -> LocalBoxFuture<'static, ()>;
+
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        &[$((stringify!($name), || Box::pin($name()))),*]
+    };
+}
+
+pub const ALL: &[(&str, Test)] = tests![
+    every_write_survives_every_fault_and_is_done_once,
+    a_store_that_stays_down_leaves_the_old_object_and_no_upload,
+    a_checksum_that_differs_is_an_error,
+    an_endpoint_without_checksums_is_written_without,
+    an_endpoint_without_conditions_is_looked_at_before,
+    an_error_that_comes_after_success_is_tried_again,
+    a_body_that_does_not_move_is_given_up,
+    options_are_said_with_every_write,
+    who_pays_is_said_with_every_request,
+    writes_and_bytes_are_counted,
+];
+
+/// Which server, and what it can do to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Harm {
+    Busy,
+    Failed,
+    Broken,
+    Lost,
+}
+
+const HARMS: [Harm; 4] = [Harm::Busy, Harm::Failed, Harm::Broken, Harm::Lost];
+const WRITES: [Op; 9] =
+    [Op::Put, Op::CreateUpload, Op::UploadPart, Op::CopyPart, Op::CompleteUpload, Op::AbortUpload, Op::ListUploads, Op::Copy, Op::Delete];
+
+struct Bench {
+    server: Server,
+    store: Arc<Retrying>,
+    metrics: Arc<Metrics>,
+}
+
+impl Bench {
+    async fn s3(change: impl FnOnce(Options) -> Options) -> Self {
+        Self::of(s3(), change).await
+    }
+
+    async fn oss(change: impl FnOnce(Options) -> Options) -> Self {
+        Self::of(oss(windlass::store::Signature::V4).await, change).await
+    }
+
+    async fn of((server, options): (Server, Options), change: impl FnOnce(Options) -> Options) -> Self {
+        let metrics = Arc::new(Metrics::default());
+        let store = open(&change(options), metrics.clone()).await.unwrap();
+        Self { server, store, metrics }
+    }
+
+    fn harm(&self, op: Op, harm: Harm, times: usize) {
+        match &self.server {
+            Server::Ours(_, server) => {
+                let effect = match harm {
+                    Harm::Busy => Effect::Status(503),
+                    Harm::Failed => Effect::Status(500),
+                    Harm::Broken => Effect::Broken,
+                    Harm::Lost => Effect::Lost,
+                };
+                server.fault(Fault::new(effect).kind(kind(op)).first(times));
+            }
+            Server::Oss(server) => {
+                let effect = match harm {
+                    Harm::Busy => OssEffect::Status(503, "ServiceUnavailable"),
+                    Harm::Failed => OssEffect::Status(500, "InternalError"),
+                    Harm::Broken => OssEffect::Broken,
+                    Harm::Lost => OssEffect::Lost,
+                };
+                server.fault(op, effect, times);
+            }
+            _ => unreachable!("only our servers misbehave on demand"),
+        }
+    }
+
+    fn count(&self, op: Op) -> usize {
+        match &self.server {
+            Server::Ours(_, server) => server.count(kind(op)),
+            Server::Oss(server) => server.count(op),
+            _ => unreachable!("only our servers count"),
+        }
+    }
+
+    fn uploads(&self) -> usize {
+        match &self.server {
+            Server::Ours(_, server) => server.uploads(),
+            Server::Oss(server) => server.uploads(),
+            _ => unreachable!("only our servers tell"),
+        }
+    }
+
+    async fn put(&self, name: &str, body: &[u8], condition: Condition) -> Result<ETag, ErrorKind> {
+        let request = PutRequest { key: key(name), body: body.to_vec().into(), headers: Headers::default(), condition };
+        self.store.put(&request).await.map(|written| written.etag).map_err(|error| error.kind)
+    }
+
+    async fn read(&self, name: &str) -> Vec<u8> {
+        let meta = self.store.head(&key(name)).await.unwrap();
+        crate::promises::whole(&*self.store, &meta, 0..meta.size).await
+    }
+
+    async fn begin(&self, name: &str) -> (Upload, Vec<Part>) {
+        let upload = self.store.create_upload(&key(name), &Headers::default()).await.unwrap();
+        let mut parts = Vec::new();
+        for number in 1..=2 {
+            parts.push(self.store.upload_part(&upload, number, content(number as u8, 70_000).into()).await.unwrap());
+        }
+        (upload, parts)
+    }
+}
+
+fn kind(op: Op) -> Kind {
+    match op {
+        Op::Head => Kind::Head,
+        Op::List => Kind::List,
+        Op::Get => Kind::Get,
+        Op::Put => Kind::Put,
+        Op::CreateUpload => Kind::CreateUpload,
+        Op::UploadPart => Kind::UploadPart,
+        Op::CopyPart => Kind::CopyPart,
+        Op::CompleteUpload => Kind::CompleteUpload,
+        Op::AbortUpload => Kind::AbortUpload,
+        Op::ListUploads => Kind::ListUploads,
+        Op::Copy => Kind::Copy,
+        Op::Delete => Kind::Delete,
+    }
+}
+
+/// Everything that can be written, each with the condition that a second attempt would break.
+async fn write_all(bench: &Bench) {
+    let (store, source) = (&bench.store, content(9, 50_000));
+    let etag = bench.put("source", &source, Condition::Absent).await.unwrap();
+    let copy = CopyRequest { source: key("source"), etag: etag.clone(), target: key("copy"), headers: None, condition: Condition::Absent };
+    store.copy(&copy).await.unwrap();
+    assert_eq!(bench.read("copy").await, source);
+    let (upload, mut parts) = bench.begin("whole").await;
+    let range = PartCopy { source: key("source"), etag, range: 10..40_010 };
+    parts.push(store.copy_part(&upload, 3, &range).await.unwrap());
+    let written = store.complete_upload(&upload, &parts, &Condition::Absent).await.unwrap();
+    assert_eq!(written.etag, store.head(&key("whole")).await.unwrap().etag);
+    assert!(bench.read("whole").await == [&content(1, 70_000), &content(2, 70_000), &source[10..40_010]].concat());
+    let (dropped, _) = bench.begin("dropped").await;
+    store.list_uploads(&key(""), None).await.unwrap();
+    store.abort_upload(&dropped).await.unwrap();
+    store.put_symlink(&key("link"), b"source", &Headers::default(), &Condition::Absent).await.unwrap();
+    assert_eq!(store.details(&key("link")).await.unwrap().symlink.unwrap(), b"source");
+    for name in ["source", "copy", "whole", "link"] {
+        store.delete(&key(name)).await.unwrap();
+        assert_eq!(store.head(&key(name)).await.unwrap_err().kind, ErrorKind::NotFound);
+    }
+    store.settle().await;
+    assert_eq!(bench.uploads(), 0, "an upload is left");
+}
+
+async fn every_write_survives_every_fault_and_is_done_once() {
+    let mut combinations = BTreeMap::new();
+    for op in WRITES {
+        for harm in HARMS {
+            for bench in [Bench::s3(|options| options).await, Bench::oss(|options| options).await] {
+                bench.harm(op, harm, 2);
+                write_all(&bench).await;
+                // A lost answer is found out at the second attempt, unless the harm comes again.
+                let harmed = if harm == Harm::Lost { 1 } else { 2 };
+                assert!(bench.metrics.retries.get() >= harmed, "{op} {harm:?}");
+                *combinations.entry(format!("{harm:?}")).or_insert(0) += 1;
+            }
+        }
+    }
+    println!("combinations of operation and fault, on two servers: {combinations:?}");
+    assert_eq!(combinations.values().sum::<usize>(), WRITES.len() * HARMS.len() * 2);
+}
+
+async fn a_store_that_stays_down_leaves_the_old_object_and_no_upload() {
+    for harm in [Harm::Busy, Harm::Failed, Harm::Broken] {
+        let once = |options| Options { retries: 1, ..options };
+        for bench in [Bench::s3(once).await, Bench::oss(once).await] {
+            bench.put("a", b"old", Condition::Any).await.unwrap();
+            for op in [Op::Put, Op::CreateUpload, Op::CompleteUpload, Op::Copy] {
+                bench.harm(op, harm, usize::MAX);
+            }
+            let kind = bench.put("a", b"new", Condition::Any).await.unwrap_err();
+            assert!(matches!(kind, ErrorKind::Throttled | ErrorKind::Unavailable), "{kind:?}");
+            assert!(bench.store.create_upload(&key("a"), &Headers::default()).await.is_err());
+            assert_eq!(bench.read("a").await, b"old");
+            bench.store.settle().await;
+            assert_eq!((bench.uploads(), bench.count(Op::CreateUpload)), (0, 2));
+        }
+    }
+    // Every answer lost: uploads were begun, and none stays.
+    for bench in
+        [Bench::s3(|options| Options { retries: 2, ..options }).await, Bench::oss(|options| Options { retries: 2, ..options }).await]
+    {
+        bench.harm(Op::CreateUpload, Harm::Lost, usize::MAX);
+        assert!(bench.store.create_upload(&key("a"), &Headers::default()).await.is_err());
+        bench.store.settle().await;
+        assert_eq!((bench.uploads(), bench.count(Op::CreateUpload)), (0, 3));
+    }
+}
+
+async fn a_checksum_that_differs_is_an_error() {
+    let bench = Bench::s3(|options| Options { retries: 1, ..options }).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    server.behave(Habits { wrong_checksums: true, ..Habits::default() });
+    assert_eq!(bench.put("a", b"body", Condition::Any).await, Err(ErrorKind::Corrupt));
+    let upload = bench.store.create_upload(&key("b"), &Headers::default()).await.unwrap();
+    assert!(upload.checksummed);
+    assert_eq!(bench.store.upload_part(&upload, 1, "part".into()).await.unwrap_err().kind, ErrorKind::Corrupt);
+    assert_eq!((bench.count(Op::Put), bench.count(Op::UploadPart)), (2, 2), "it is tried again");
+
+    let bench = Bench::oss(|options| options).await;
+    let Server::Oss(server) = &bench.server else { unreachable!("it is OSS") };
+    for op in [Op::Put, Op::UploadPart] {
+        server.fault(op, OssEffect::WrongSum, 1);
+    }
+    bench.put("a", b"body", Condition::Any).await.unwrap();
+    let (upload, parts) = bench.begin("b").await;
+    assert_eq!((bench.count(Op::Put), bench.count(Op::UploadPart)), (2, 3));
+    server.fault(Op::CompleteUpload, OssEffect::WrongSum, 1);
+    // What the store says at last is what counts: the object there has the sum of its parts.
+    bench.store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+    assert_eq!(bench.count(Op::CompleteUpload), 2);
+}
+
+async fn an_endpoint_without_checksums_is_written_without() {
+    let bench = Bench::s3(|options| options).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    server.behave(Habits { no_checksums: true, ..Habits::default() });
+    write_all(&bench).await;
+    assert_eq!(bench.metrics.retries.get(), 0);
+    let summed: Vec<Kind> = server
+        .requests()
+        .iter()
+        .filter(|request| request.amz.contains_key("x-amz-checksum-crc64nvme"))
+        .map(|request| request.kind)
+        .collect();
+    assert_eq!(summed, [Kind::Put], "it is asked once");
+}
+
+async fn an_endpoint_without_conditions_is_looked_at_before() {
+    let bench = Bench::s3(|options| options).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    server.behave(Habits { no_conditions: true, ..Habits::default() });
+    let etag = bench.put("a", b"one", Condition::Absent).await.unwrap();
+    assert_eq!(bench.put("a", b"two", Condition::Absent).await, Err(ErrorKind::Replaced));
+    bench.put("a", b"three", Condition::Is(etag.clone())).await.unwrap();
+    assert_eq!(bench.put("a", b"four", Condition::Is(etag)).await, Err(ErrorKind::Replaced));
+    // One refused with its condition, then one for each that may be.
+    assert_eq!((bench.count(Op::Put), server.count(Kind::Head)), (3, 4));
+    assert_eq!(bench.read("a").await, b"three");
+}
+
+async fn an_error_that_comes_after_success_is_tried_again() {
+    let bench = Bench::s3(|options| options).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    let (upload, parts) = bench.begin("a").await;
+    server.behave(Habits { late_error: true, ..Habits::default() });
+    bench.store.complete_upload(&upload, &parts, &Condition::Absent).await.unwrap();
+    let answers: Vec<u16> = server.of_kind(Kind::CompleteUpload).iter().map(|request| request.status).collect();
+    assert_eq!(answers, [200, 200]);
+    assert_eq!(bench.read("a").await.len(), 140_000);
+}
+
+async fn a_body_that_does_not_move_is_given_up() {
+    let stall = Duration::from_millis(300);
+    let bench = Bench::s3(|options| Options { stall_timeout: stall, retries: 0, ..options }).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    // It reads nothing meanwhile; no pair of sockets holds so much.
+    server.fault(Fault::new(Effect::Delay(Duration::from_secs(60))).kind(Kind::Put));
+    let request = PutRequest { key: key("a"), body: vec![1; 64 << 20].into(), headers: Headers::default(), condition: Condition::Any };
+    let error = bench.store.put(&request).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Timeout);
+    assert!(error.message.contains("bytes were sent and then nothing moved"), "{error}");
+    assert!(bench.metrics.uploaded_bytes.get() < 64 << 20);
+}
+
+async fn options_are_said_with_every_write() {
+    let said = |options| Options {
+        sse: Sse::Kms,
+        sse_key_id: Some("key-1".into()),
+        storage_class: Some("STANDARD_IA".into()),
+        acl: Some("bucket-owner-full-control".into()),
+        ..options
+    };
+    let bench = Bench::s3(said).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    let etag = bench.put("a", b"body", Condition::Any).await.unwrap();
+    let copy = CopyRequest { source: key("a"), etag, target: key("b"), headers: None, condition: Condition::Any };
+    bench.store.copy(&copy).await.unwrap();
+    let (upload, parts) = bench.begin("c").await;
+    bench.store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+    for name in ["a", "b", "c"] {
+        let about = server.stored(name).unwrap().1;
+        let facts = [about.encryption, about.storage_class, about.acl];
+        assert_eq!(facts, ["aws:kms", "STANDARD_IA", "bucket-owner-full-control"].map(|fact| Some(fact.to_owned())), "{name}");
+    }
+    for kind in [Kind::Put, Kind::Copy, Kind::CreateUpload] {
+        assert_eq!(server.of_kind(kind)[0].amz["x-amz-server-side-encryption-aws-kms-key-id"], "key-1");
+    }
+    assert_eq!(bench.store.details(&key("a")).await.unwrap().storage_class.as_deref(), Some("STANDARD_IA"));
+
+    let bench =
+        Bench::oss(|options| Options { sse: Sse::Aes256, storage_class: Some("IA".into()), acl: Some("private".into()), ..options }).await;
+    let Server::Oss(server) = &bench.server else { unreachable!("it is OSS") };
+    bench.put("a", b"body", Condition::Any).await.unwrap();
+    let (upload, parts) = bench.begin("c").await;
+    bench.store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+    for name in ["a", "c"] {
+        let stored = server.stored(name);
+        assert_eq!((stored["x-oss-server-side-encryption"].as_str(), stored["x-oss-storage-class"].as_str()), ("AES256", "IA"), "{name}");
+        assert_eq!(stored["x-oss-object-acl"], "private", "{name}");
+    }
+}
+
+async fn who_pays_is_said_with_every_request() {
+    let bench = Bench::s3(|options| Options { requester_pays: true, ..options }).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    write_all(&bench).await;
+    let list = windlass::store::ListRequest { prefix: key(""), delimited: true, token: None, max_keys: 10 };
+    bench.store.list(&list).await.unwrap();
+    let requests = server.requests();
+    assert!(requests.len() > 20);
+    for request in requests {
+        assert_eq!(request.amz.get("x-amz-request-payer").map(String::as_str), Some("requester"), "{:?}", request.kind);
+    }
+    // The OSS server would refuse a signature that does not cover it.
+    write_all(&Bench::oss(|options| Options { requester_pays: true, ..options }).await).await;
+}
+
+async fn writes_and_bytes_are_counted() {
+    for bench in [Bench::s3(|options| options).await, Bench::oss(|options| options).await] {
+        let etag = bench.put("a", &content(1, 300_000), Condition::Any).await.unwrap();
+        let copy = CopyRequest { source: key("a"), etag, target: key("b"), headers: None, condition: Condition::Any };
+        bench.store.copy(&copy).await.unwrap();
+        let (upload, parts) = bench.begin("c").await;
+        assert_eq!(bench.metrics.uploaded_bytes.get(), 300_000 + 2 * 70_000);
+        bench.store.abort_upload(&upload).await.unwrap();
+        bench.store.delete(&key("a")).await.unwrap();
+        let metrics = &bench.metrics;
+        assert_eq!((metrics.put_requests.get(), metrics.copy_requests.get(), metrics.delete_requests.get()), (4, 1, 2));
+        assert_eq!(parts.len(), 2);
+    }
+}
