@@ -1,0 +1,368 @@
+//! The writers' share of the memory: buffers of parts that are being filled or sent, and sent ones that are kept in case their
+//! bytes are wanted again. It does not know whose they are. Invariant: writers hold at most their share; what is kept goes
+//! before anybody waits, and nobody waits for memory that only other waiting writers could give back.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep_until};
+
+use crate::budget::{Budget, Lease, buffer_size};
+use crate::sys::Window;
+
+/// Of the budget, for all writers together.
+const SHARE: usize = 4;
+
+/// A part is at most this part of the budget: two are in the share, one being filled while the other is sent.
+const LARGEST_PART: usize = 8;
+
+/// What a permit of the share stands for: the smallest buffer.
+const UNIT: usize = 16 << 10;
+
+/// Sent parts that are kept, in the whole process: headers are written last by archives, images and checkpoints.
+const KEPT: usize = 64 << 20;
+
+/// With no part on its way, nothing written and nothing given back for so long, memory will not come from other writers.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// The same when others do write, but so slowly that none of them filled a part.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Share {
+    budget: Arc<Budget>,
+    permits: Arc<Semaphore>,
+    kept: Mutex<Kept>,
+    sending: AtomicUsize,
+    begin: Instant,
+    /// Milliseconds since `begin`.
+    last_written: AtomicU64,
+    last_released: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// The longest kept first.
+    firsts: VecDeque<Arc<Buffer>>,
+    others: VecDeque<Arc<Buffer>>,
+    bytes: usize,
+}
+
+/// Memory of one part.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    /// Goes before the permit, so that who gets the permit finds the memory.
+    window: Window<Lease>,
+    _permit: Option<OwnedSemaphorePermit>,
+    share: Weak<Share>,
+}
+
+impl Buffer {
+    pub fn len(&self) -> usize {
+        self.window.len()
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        self.window.bytes()
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.window.bytes_mut()
+    }
+
+    /// The first `len` bytes for a request, without a copy.
+    pub fn body(self: &Arc<Self>, len: usize) -> Bytes {
+        Bytes::from_owner(Body(Arc::clone(self))).slice(..len)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(share) = self.share.upgrade() {
+            share.last_released.store(share.now(), Ordering::Relaxed);
+        }
+    }
+}
+
+struct Body(Arc<Buffer>);
+
+impl AsRef<[u8]> for Body {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+/// Why there is no buffer.
+#[derive(Debug)]
+pub(super) enum Shortage {
+    /// Waiting for other writers is of no use.
+    Stuck,
+    Failed(io::Error),
+}
+
+impl Share {
+    pub fn new(budget: Arc<Budget>) -> Arc<Self> {
+        let permits = Arc::new(Semaphore::new(budget.limit() / SHARE / UNIT));
+        Arc::new(Self {
+            budget,
+            permits,
+            kept: Mutex::default(),
+            sending: AtomicUsize::new(0),
+            begin: Instant::now(),
+            last_written: AtomicU64::new(0),
+            last_released: AtomicU64::new(0),
+        })
+    }
+
+    /// The largest part that memory allows.
+    pub fn largest_part(&self) -> usize {
+        (self.budget.limit() / LARGEST_PART).max(UNIT)
+    }
+
+    /// A buffer of `len` bytes that can be had now.
+    pub fn try_buffer(self: &Arc<Self>, len: usize) -> Option<Buffer> {
+        let permit = loop {
+            match Arc::clone(&self.permits).try_acquire_many_owned(units(len)) {
+                Ok(permit) => break permit,
+                Err(_) => self.let_one_go()?,
+            }
+        };
+        let lease = loop {
+            match self.budget.try_lease(len) {
+                Some(lease) => break lease,
+                None => self.let_one_go()?,
+            }
+        };
+        Some(self.buffer(lease, len, Some(permit)))
+    }
+
+    /// A buffer of `len` bytes, as soon as there is one. Who waits goes after those who waited before.
+    pub async fn buffer_or_stuck(self: &Arc<Self>, len: usize) -> Result<Buffer, Shortage> {
+        if let Some(buffer) = self.try_buffer(len) {
+            return Ok(buffer);
+        }
+        tokio::select! {
+            biased;
+            buffer = self.wait_for(len) => buffer.map_err(Shortage::Failed),
+            () = self.stuck() => Err(Shortage::Stuck),
+        }
+    }
+
+    /// A buffer for someone who gives it back without needing another one first. Where the share does not have it, the holder of
+    /// `spare` takes it from the rest of the budget: so everyone gets on, however many files hold half-filled parts.
+    pub async fn buffer_to_send(self: &Arc<Self>, len: usize, spare: &Arc<Semaphore>) -> io::Result<Buffer> {
+        if let Some(buffer) = self.try_buffer(len) {
+            return Ok(buffer);
+        }
+        tokio::select! {
+            biased;
+            buffer = self.wait_for(len) => buffer,
+            permit = Arc::clone(spare).acquire_owned() => {
+                let lease = self.budget.lease(len).await?;
+                Ok(self.buffer(lease, len, permit.ok()))
+            }
+        }
+    }
+
+    async fn wait_for(self: &Arc<Self>, len: usize) -> io::Result<Buffer> {
+        let permit = Arc::clone(&self.permits).acquire_many_owned(units(len)).await.expect("the share is never closed");
+        let lease = self.budget.lease(len).await?;
+        Ok(self.buffer(lease, len, Some(permit)))
+    }
+
+    fn buffer(self: &Arc<Self>, lease: Lease, len: usize, permit: Option<OwnedSemaphorePermit>) -> Buffer {
+        Buffer { window: Window::new(lease, len), _permit: permit, share: Arc::downgrade(self) }
+    }
+
+    /// Returns when no writer will give anything back soon.
+    async fn stuck(&self) {
+        loop {
+            let (now, released) = (self.now(), self.last_released.load(Ordering::Relaxed));
+            let written = self.last_written.load(Ordering::Relaxed);
+            let quiet = (released.max(written) + millis(QUIET)).min(released + millis(PATIENCE));
+            if quiet <= now && self.sending.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            let again = if quiet > now { quiet } else { now + millis(QUIET) };
+            sleep_until(self.begin + Duration::from_millis(again)).await;
+        }
+    }
+
+    /// Somebody wrote into a part.
+    pub fn on_written(&self) {
+        self.last_written.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// A part is on its way until this is dropped.
+    pub fn on_send(self: &Arc<Self>) -> Sending {
+        self.sending.fetch_add(1, Ordering::Relaxed);
+        Sending(Arc::clone(self))
+    }
+
+    /// Keeps what was sent as long as that is cheap. What is returned finds it as long as it is kept.
+    pub fn keep(&self, buffer: Arc<Buffer>, is_first: bool) -> Weak<Buffer> {
+        let weak = Arc::downgrade(&buffer);
+        let mut gone = Vec::new();
+        if !self.budget.is_short() {
+            let mut kept = self.kept.lock();
+            kept.bytes += buffer.len();
+            if is_first { &mut kept.firsts } else { &mut kept.others }.push_back(buffer);
+            while kept.bytes > KEPT.min(self.budget.limit() / SHARE / 2) {
+                gone.extend(kept.pop());
+            }
+        }
+        // Dropped outside the lock: it may wake others.
+        drop(gone);
+        weak
+    }
+
+    /// Takes back what is kept no longer for its owner to use.
+    pub fn take(&self, weak: &Weak<Buffer>) -> Option<Arc<Buffer>> {
+        let buffer = weak.upgrade()?;
+        self.forget(weak);
+        Some(buffer)
+    }
+
+    /// Its owner does not want it any more.
+    pub fn forget(&self, weak: &Weak<Buffer>) {
+        let found = {
+            let kept = &mut *self.kept.lock();
+            let take = |list: &mut VecDeque<Arc<Buffer>>| {
+                let at = list.iter().position(|buffer| std::ptr::eq(Arc::as_ptr(buffer), weak.as_ptr()))?;
+                list.remove(at)
+            };
+            let found = take(&mut kept.firsts).or_else(|| take(&mut kept.others));
+            kept.bytes -= found.as_ref().map_or(0, |buffer| buffer.len());
+            found
+        };
+        drop(found);
+    }
+
+    fn let_one_go(&self) -> Option<()> {
+        let gone = self.kept.lock().pop();
+        gone.map(drop)
+    }
+
+    /// Bytes of the share that are taken.
+    #[cfg(test)]
+    fn held_bytes(&self) -> usize {
+        (self.budget.limit() / SHARE / UNIT - self.permits.available_permits()) * UNIT
+    }
+
+    fn now(&self) -> u64 {
+        millis(self.begin.elapsed())
+    }
+}
+
+impl Kept {
+    /// First parts go last.
+    fn pop(&mut self) -> Option<Arc<Buffer>> {
+        let buffer = self.others.pop_front().or_else(|| self.firsts.pop_front())?;
+        self.bytes -= buffer.len();
+        Some(buffer)
+    }
+}
+
+/// See [`Share::on_send`].
+#[derive(Debug)]
+pub(super) struct Sending(Arc<Share>);
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.0.last_released.store(self.0.now(), Ordering::Relaxed);
+        self.0.sending.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn units(len: usize) -> u32 {
+    u32::try_from(buffer_size(len) / UNIT).expect("parts are below 64 TiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Options;
+    use crate::units::ByteSize;
+
+    const MIB: usize = 1 << 20;
+
+    fn share() -> Arc<Share> {
+        Share::new(Budget::new(&Options { memory_limit: Some(ByteSize::mib(64)) }))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn writers_get_their_share_and_not_more() {
+        let share = share();
+        let buffers: Vec<_> = std::iter::from_fn(|| share.try_buffer(MIB)).collect();
+        assert_eq!((buffers.len(), share.held_bytes()), (16, 16 * MIB));
+        drop(buffers);
+        assert_eq!((share.held_bytes(), share.budget.leased_bytes()), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_goes_before_anybody_waits_and_first_parts_go_last() {
+        let share = share();
+        let keep = |first| share.keep(Arc::new(share.try_buffer(2 * MIB).unwrap()), first);
+        let (head, tail) = (keep(true), keep(false));
+        let kept: Vec<_> = (0..2).map(|_| keep(false)).collect();
+        // Half of the share is kept at most.
+        assert!(share.held_bytes() == 8 * MIB && head.upgrade().is_some() && tail.upgrade().is_some());
+        keep(false);
+        assert!(head.upgrade().is_some() && tail.upgrade().is_none() && kept[0].upgrade().is_some());
+        let all: Vec<_> = std::iter::from_fn(|| share.try_buffer(2 * MIB)).collect();
+        assert_eq!(all.len(), 8);
+        assert!(head.upgrade().is_none() && kept[1].upgrade().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_taken_back_is_not_kept_any_more() {
+        let share = share();
+        let weak = share.keep(Arc::new(share.try_buffer(MIB).unwrap()), true);
+        let taken = share.take(&weak).unwrap();
+        assert_eq!((Arc::strong_count(&taken), share.kept.lock().bytes), (1, 0));
+        drop(taken);
+        assert!(share.take(&weak).is_none() && share.held_bytes() == 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_writer_waits_while_something_is_on_its_way_and_not_for_those_that_wait_too() {
+        let share = share();
+        let held: Vec<_> = std::iter::from_fn(|| share.try_buffer(8 * MIB)).collect();
+        let sending = share.on_send();
+        let mut waits = Box::pin(share.buffer_or_stuck(MIB));
+        assert!(tokio::time::timeout(Duration::from_secs(60), &mut waits).await.is_err());
+        drop(sending);
+        let start = Instant::now();
+        assert!(matches!(waits.await, Err(Shortage::Stuck)));
+        assert!(start.elapsed() <= QUIET + Duration::from_millis(1), "{:?}", start.elapsed());
+        // The next one knows at once.
+        assert!(matches!(share.buffer_or_stuck(MIB).await, Err(Shortage::Stuck)));
+        assert_eq!(start.elapsed(), start.elapsed().min(QUIET * 2));
+        drop(held);
+        assert!(share.buffer_or_stuck(MIB).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_commit_gets_on_beside_a_full_share_with_one_buffer_at_a_time() {
+        let share = share();
+        let held: Vec<_> = std::iter::from_fn(|| share.try_buffer(8 * MIB)).collect();
+        let spare = Arc::new(Semaphore::new(1));
+        let first = share.buffer_to_send(8 * MIB, &spare).await.unwrap();
+        let mut second = Box::pin(share.buffer_to_send(8 * MIB, &spare));
+        assert!(futures::poll!(&mut second).is_pending());
+        drop(first);
+        second.await.unwrap();
+        drop(held);
+    }
+}
