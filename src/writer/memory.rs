@@ -39,8 +39,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct Share {
     budget: Arc<Budget>,
     permits: Arc<Semaphore>,
+    /// Of buffers that are smaller than a part: at least one part always has room beside all of them, or files that grow
+    /// would wait for each other.
+    small: Arc<Semaphore>,
+    /// From so many bytes on a buffer is not small.
+    part: usize,
     kept: Mutex<Kept>,
     sending: AtomicUsize,
+    /// Writers that wait for memory.
+    waiting: AtomicUsize,
     begin: Instant,
     /// Milliseconds since `begin`.
     last_written: AtomicU64,
@@ -60,7 +67,7 @@ struct Kept {
 pub(super) struct Buffer {
     /// Goes before the permit, so that who gets the permit finds the memory.
     window: Window<Lease>,
-    _permit: Option<OwnedSemaphorePermit>,
+    _permits: Vec<OwnedSemaphorePermit>,
     share: Weak<Share>,
 }
 
@@ -108,13 +115,18 @@ pub(super) enum Shortage {
 }
 
 impl Share {
-    pub fn new(budget: Arc<Budget>) -> Arc<Self> {
-        let permits = Arc::new(Semaphore::new(budget.limit() / SHARE / UNIT));
+    /// The share of `budget`, for parts of `part` bytes or more.
+    pub fn new(budget: Arc<Budget>, part: usize) -> Arc<Self> {
+        let all = budget.limit() / SHARE / UNIT;
+        let part = part.min(largest_part(&budget));
         Arc::new(Self {
             budget,
-            permits,
+            permits: Arc::new(Semaphore::new(all)),
+            small: Arc::new(Semaphore::new(all.saturating_sub(units(part) as usize).max(1))),
+            part,
             kept: Mutex::default(),
             sending: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
             begin: Instant::now(),
             last_written: AtomicU64::new(0),
             last_released: AtomicU64::new(0),
@@ -123,15 +135,15 @@ impl Share {
 
     /// The largest part that memory allows.
     pub fn largest_part(&self) -> usize {
-        (self.budget.limit() / LARGEST_PART).max(UNIT)
+        largest_part(&self.budget)
     }
 
     /// A buffer of `len` bytes that can be had now.
     pub fn try_buffer(self: &Arc<Self>, len: usize) -> Option<Buffer> {
-        let permit = loop {
-            match Arc::clone(&self.permits).try_acquire_many_owned(units(len)) {
-                Ok(permit) => break permit,
-                Err(_) => self.let_one_go()?,
+        let permits = loop {
+            match self.try_permits(len) {
+                Some(permits) => break permits,
+                None => self.let_one_go()?,
             }
         };
         let lease = loop {
@@ -140,7 +152,16 @@ impl Share {
                 None => self.let_one_go()?,
             }
         };
-        Some(self.buffer(lease, len, Some(permit)))
+        Some(self.buffer(lease, len, permits))
+    }
+
+    fn try_permits(&self, len: usize) -> Option<Vec<OwnedSemaphorePermit>> {
+        let mut permits = Vec::with_capacity(2);
+        if len < self.part {
+            permits.push(Arc::clone(&self.small).try_acquire_many_owned(units(len)).ok()?);
+        }
+        permits.push(Arc::clone(&self.permits).try_acquire_many_owned(units(len)).ok()?);
+        Some(permits)
     }
 
     /// A buffer of `len` bytes, as soon as there is one. Who waits goes after those who waited before.
@@ -166,19 +187,26 @@ impl Share {
             buffer = self.wait_for(len) => buffer,
             permit = Arc::clone(spare).acquire_owned() => {
                 let lease = self.budget.lease(len).await?;
-                Ok(self.buffer(lease, len, permit.ok()))
+                Ok(self.buffer(lease, len, Vec::from_iter(permit)))
             }
         }
     }
 
     async fn wait_for(self: &Arc<Self>, len: usize) -> io::Result<Buffer> {
-        let permit = Arc::clone(&self.permits).acquire_many_owned(units(len)).await.expect("the share is never closed");
+        let _waiting = Counted::new(&self.waiting);
+        // From here on nothing more is kept.
+        while self.let_one_go().is_some() {}
+        let mut permits = Vec::with_capacity(2);
+        if len < self.part {
+            permits.push(Arc::clone(&self.small).acquire_many_owned(units(len)).await.expect("the share is never closed"));
+        }
+        permits.push(Arc::clone(&self.permits).acquire_many_owned(units(len)).await.expect("the share is never closed"));
         let lease = self.budget.lease(len).await?;
-        Ok(self.buffer(lease, len, Some(permit)))
+        Ok(self.buffer(lease, len, permits))
     }
 
-    fn buffer(self: &Arc<Self>, lease: Lease, len: usize, permit: Option<OwnedSemaphorePermit>) -> Buffer {
-        Buffer { window: Window::new(lease, len), _permit: permit, share: Arc::downgrade(self) }
+    fn buffer(self: &Arc<Self>, lease: Lease, len: usize, permits: Vec<OwnedSemaphorePermit>) -> Buffer {
+        Buffer { window: Window::new(lease, len), _permits: permits, share: Arc::downgrade(self) }
     }
 
     /// Returns when no writer will give anything back soon.
@@ -210,7 +238,7 @@ impl Share {
     pub fn keep(&self, buffer: Arc<Buffer>, is_first: bool) -> Weak<Buffer> {
         let weak = Arc::downgrade(&buffer);
         let mut gone = Vec::new();
-        if !self.budget.is_short() {
+        if !self.budget.is_short() && self.waiting.load(Ordering::Relaxed) == 0 {
             let mut kept = self.kept.lock();
             kept.bytes += buffer.len();
             if is_first { &mut kept.firsts } else { &mut kept.others }.push_back(buffer);
@@ -270,6 +298,22 @@ impl Kept {
     }
 }
 
+/// Counts as long as it lives.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// See [`Share::on_send`].
 #[derive(Debug)]
 pub(super) struct Sending(Arc<Share>);
@@ -279,6 +323,10 @@ impl Drop for Sending {
         self.0.last_released.store(self.0.now(), Ordering::Relaxed);
         self.0.sending.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+fn largest_part(budget: &Budget) -> usize {
+    (budget.limit() / LARGEST_PART).max(UNIT)
 }
 
 fn millis(duration: Duration) -> u64 {
@@ -298,15 +346,18 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn share() -> Arc<Share> {
-        Share::new(Budget::new(&Options { memory_limit: Some(ByteSize::mib(64)) }))
+        Share::new(Budget::new(&Options { memory_limit: Some(ByteSize::mib(64)) }), 4 * MIB)
     }
 
     #[tokio::test(start_paused = true)]
     async fn writers_get_their_share_and_not_more() {
         let share = share();
-        let buffers: Vec<_> = std::iter::from_fn(|| share.try_buffer(MIB)).collect();
-        assert_eq!((buffers.len(), share.held_bytes()), (16, 16 * MIB));
-        drop(buffers);
+        let small: Vec<_> = std::iter::from_fn(|| share.try_buffer(MIB)).collect();
+        assert_eq!((small.len(), share.held_bytes()), (12, 12 * MIB));
+        // Small buffers leave room for a part.
+        let part = share.try_buffer(4 * MIB).unwrap();
+        assert!(share.try_buffer(4 * MIB).is_none() && share.held_bytes() == 16 * MIB);
+        drop((small, part));
         assert_eq!((share.held_bytes(), share.budget.leased_bytes()), (0, 0));
     }
 
@@ -321,7 +372,7 @@ mod tests {
         keep(false);
         assert!(head.upgrade().is_some() && tail.upgrade().is_none() && kept[0].upgrade().is_some());
         let all: Vec<_> = std::iter::from_fn(|| share.try_buffer(2 * MIB)).collect();
-        assert_eq!(all.len(), 8);
+        assert_eq!(all.len(), 6);
         assert!(head.upgrade().is_none() && kept[1].upgrade().is_none());
     }
 

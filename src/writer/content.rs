@@ -1,0 +1,587 @@
+//! The content of one file that is being changed: a stream of parts as long as it is written front to back, a staged file from
+//! then on. It knows no names and no handles. Invariant: bytes change under the gate, shared; what changes the whole (commit,
+//! truncate, becoming staged) has the gate alone and runs to its end even if its caller leaves.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, RwLock, Semaphore};
+
+use super::memory::{Buffer, Sending, Shortage};
+use super::staging::{Base, Staged};
+use super::stream::{Outcome, Step, Stream};
+use super::upload::{Running, Uploading};
+use super::{Shared, WriteError};
+use crate::store::{Condition, ETag, Headers, Key, ObjectMeta};
+
+/// What fallocate(2) asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocate {
+    /// Room, and the file is at least so long.
+    Extend,
+    /// Room.
+    KeepSize,
+    /// Zeros.
+    Zero { keep_size: bool },
+    /// Zeros that take no room, inside the file.
+    Punch,
+}
+
+/// See the module. Dropping the last reference gives up what was not committed.
+pub struct Content {
+    pub(super) inner: Arc<Inner>,
+}
+
+/// What tasks hold on to.
+pub(super) struct Inner {
+    pub shared: Arc<Shared>,
+    pub gate: Arc<RwLock<()>>,
+    /// The order of changes to the staged file; only held on threads that may block.
+    pub io: parking_lot::RwLock<()>,
+    pub state: Mutex<State>,
+    /// A part arrived or failed, a piece was fetched.
+    pub changed: Notify,
+    /// Requests of this file at once.
+    pub places: Arc<Semaphore>,
+    /// One buffer beyond the share, for who gives it back without needing another.
+    pub spare: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub key: Key,
+    pub headers: Headers,
+    pub size: u64,
+    pub kind: Kind,
+    pub unsaved: bool,
+    pub discarded: bool,
+    /// Bytes are lost, or a write was refused: there is nothing whole to commit any more.
+    pub broken: Option<WriteError>,
+    /// Versions of the object that were this content: the one that was edited, and each that was committed. The last is there now,
+    /// if nobody else has written.
+    pub known: Vec<ETag>,
+    /// What is there under the key as far as this content knows.
+    pub object: Option<ObjectMeta>,
+    /// What is there under another key, for a moment.
+    pub aside: Option<ObjectMeta>,
+    /// A commit that had to be made before anybody asked for it.
+    pub untold: Option<ObjectMeta>,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Streaming(Stream),
+    Staged(Staged),
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Content").field("state", &self.inner.state).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Content {
+    pub(super) fn new(shared: &Arc<Shared>, state: State) -> Arc<Self> {
+        let inner = Inner {
+            shared: Arc::clone(shared),
+            gate: Arc::default(),
+            io: parking_lot::RwLock::new(()),
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            places: Arc::new(Semaphore::new(shared.options.concurrency.max(1))),
+            spare: Arc::new(Semaphore::new(1)),
+        };
+        Arc::new(Self { inner: Arc::new(inner) })
+    }
+
+    pub(super) fn empty(shared: &Arc<Shared>, key: Key, headers: Headers) -> Arc<Self> {
+        let kind = Kind::Streaming(Stream::new(shared.sizes));
+        Self::new(shared, State::new(key, headers, kind))
+    }
+
+    pub(super) fn of_object(shared: &Arc<Shared>, base: ObjectMeta, headers: Headers) -> Arc<Self> {
+        let (key, size, known) = (base.key.clone(), base.size, vec![base.etag.clone()]);
+        let object = Some(base.clone());
+        // An empty file that is appended to is written front to back.
+        let kind = if size == 0 {
+            Kind::Streaming(Stream::new(shared.sizes))
+        } else {
+            Kind::Staged(Staged::of_object(Base { meta: base, temporary: false }))
+        };
+        Self::new(shared, State { size, unsaved: false, known, object, ..State::new(key, headers, kind) })
+    }
+
+    /// The size as written so far.
+    pub fn size(&self) -> u64 {
+        self.inner.state.lock().size
+    }
+
+    /// Whether a commit has something to send or to tell: also when it was created and never committed.
+    pub fn is_dirty(&self) -> bool {
+        let state = self.inner.state.lock();
+        !state.discarded && (state.unsaved || state.untold.is_some())
+    }
+
+    /// The key that the next commit writes to.
+    pub fn key(&self) -> Key {
+        self.inner.state.lock().key.clone()
+    }
+
+    /// A write that needs nothing that has to be waited for: it is done, or was refused. None: use [`write`](Self::write). Starts
+    /// uploads as tasks of the current runtime.
+    pub fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<(), WriteError>> {
+        let _gate = self.inner.gate.try_read().ok()?;
+        if data.is_empty() {
+            return Some(Ok(()));
+        }
+        if let Err(error) = self.inner.end_of(offset, data.len() as u64) {
+            return Some(Err(error));
+        }
+        match self.inner.write_now(offset, data, &mut None) {
+            Ok(Step::Done) => Some(Ok(())),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Writes `data` at `offset`. A writer that is ahead of the network waits here.
+    ///
+    /// # Errors
+    /// See [`WriteError`]. Without room on the disk the content stays what it was.
+    pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), WriteError> {
+        self.inner.end_of(offset, data.len() as u64)?;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            // Part by part: so that the ones before have left when memory for the next is waited for.
+            let len = self.inner.shared.len_in_part(at, data.len() - done);
+            self.inner.write_waiting(at, &data[done..done + len]).await?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Bytes at `offset`, fewer only at the end.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn read(&self, offset: u64, len: usize) -> Result<Bytes, WriteError> {
+        loop {
+            let range = {
+                let state = self.inner.state.lock();
+                let end = offset.saturating_add(len as u64).min(state.size);
+                if offset >= end {
+                    return Ok(Bytes::new());
+                }
+                let range = offset..end;
+                match &state.kind {
+                    Kind::Streaming(stream) => match stream.read(&range) {
+                        Some(bytes) => return Ok(bytes.into()),
+                        None => None,
+                    },
+                    Kind::Staged(_) => Some(range),
+                }
+            };
+            match range {
+                Some(range) => {
+                    if let Some(bytes) = self.inner.staged_read(range).await? {
+                        return Ok(bytes);
+                    }
+                }
+                None => self.inner.become_staged().await?,
+            }
+        }
+    }
+
+    /// Makes the file `size` bytes long.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn truncate(&self, size: u64) -> Result<(), WriteError> {
+        self.inner.end_of(size, 0)?;
+        self.inner.alone(move |inner| async move { inner.truncate(size).await }).await
+    }
+
+    /// What fallocate(2) does.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn allocate(&self, offset: u64, len: u64, how: Allocate) -> Result<(), WriteError> {
+        let end = self.inner.end_of(offset, len)?;
+        self.inner.alone(move |inner| async move { inner.allocate(offset..end, how).await }).await
+    }
+
+    /// Puts everything into the store and returns what the object is now; none when there is nothing new. A condition is about
+    /// what others did: the versions that this content put there itself meet it.
+    ///
+    /// # Errors
+    /// Then the store has the version from before, the upload is aborted, and the next commit tries again from what is still
+    /// here, or returns the same error.
+    pub async fn commit(&self, condition: Condition) -> Result<Option<ObjectMeta>, WriteError> {
+        self.inner.alone(move |inner| async move { inner.commit(condition).await }).await
+    }
+
+    /// Has the next commit write to `key`. What is edited is still read, and copied, from the object where it was.
+    pub async fn set_key(&self, key: Key) {
+        let change = move |inner: Arc<Inner>| async move {
+            let is_staged = {
+                let mut state = inner.state.lock();
+                state.key = key;
+                matches!(state.kind, Kind::Staged(_))
+            };
+            if is_staged && let Err(error) = inner.describe_again().await {
+                tracing::warn!(%error, "the description of a staged file could not be renewed");
+            }
+        };
+        self.inner.alone(change).await;
+    }
+
+    /// Tells that the object was moved, or changed in its headers, by a copy inside the store: its bytes are the same.
+    pub async fn set_base(&self, meta: ObjectMeta) {
+        let change = move |inner: Arc<Inner>| async move {
+            let state = &mut *inner.state.lock();
+            state.known.push(meta.etag.clone());
+            state.object = Some(meta.clone());
+            if let Kind::Staged(Staged { base: Some(base), .. }) = &mut state.kind
+                && base.meta.size == meta.size
+            {
+                base.meta = meta;
+            }
+        };
+        self.inner.alone(change).await;
+    }
+
+    /// What is stored beside the content from the next commit on. If it is new, there is something to commit.
+    pub fn set_headers(&self, headers: Headers) {
+        let state = &mut *self.inner.state.lock();
+        state.unsaved |= state.headers != headers;
+        state.headers = headers;
+    }
+
+    /// Nothing of this will be committed any more; reads and writes go on. Aborts the upload.
+    pub async fn discard(&self) {
+        self.inner.alone(|inner| async move { inner.discard().await }).await;
+    }
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        if let Ok(_gate) = self.inner.gate.try_write() {
+            return self.inner.leave();
+        }
+        // After the commit that is still under way.
+        let inner = Arc::clone(&self.inner);
+        self.inner.shared.background.spawn(async move {
+            let _gate = inner.gate.write().await;
+            inner.leave();
+        });
+    }
+}
+
+impl State {
+    fn new(key: Key, headers: Headers, kind: Kind) -> Self {
+        Self {
+            key,
+            headers,
+            size: 0,
+            kind,
+            unsaved: true,
+            discarded: false,
+            broken: None,
+            known: Vec::new(),
+            object: None,
+            aside: None,
+            untold: None,
+        }
+    }
+}
+
+impl Inner {
+    /// Does what needs the content alone. It goes on to its end if the caller leaves, and a drain waits for it.
+    pub async fn alone<T: Send + 'static, F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F + Send) -> T
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let gate = Arc::clone(&self.gate).write_owned().await;
+        let work = work(Arc::clone(self));
+        let task = self.shared.background.spawn(async move {
+            let result = work.await;
+            drop(gate);
+            result
+        });
+        match task.expect("an async function runs in a runtime").await {
+            Ok(result) => result,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime ends, and this task with it.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+
+    fn end_of(&self, offset: u64, len: u64) -> Result<u64, WriteError> {
+        offset.checked_add(len).filter(|&end| end <= self.shared.options.limits.largest_object).ok_or(WriteError::TooLarge)
+    }
+
+    /// One attempt to write.
+    fn write_now(self: &Arc<Self>, offset: u64, data: &[u8], room: &mut Option<Buffer>) -> Result<Step, WriteError> {
+        let mut leaving = Vec::new();
+        let state = &mut *self.state.lock();
+        if let Some(error) = &state.broken {
+            return Err(error.clone());
+        }
+        let Kind::Streaming(stream) = &mut state.kind else { return Ok(Step::Stage) };
+        if let Some(error) = &stream.failure {
+            // What this write brings is missing from now on.
+            state.broken = Some(error.clone());
+            return Err(error.clone());
+        }
+        let end = offset + data.len() as u64;
+        if state.discarded && end > stream.first_part() {
+            return Ok(Step::Stage);
+        }
+        let step = stream.write(offset, data, &self.shared.share, &self.shared.options.limits, room);
+        match step {
+            Step::Done => {
+                state.size = state.size.max(end);
+                state.unsaved = true;
+                leaving = stream.leave_whole(state.size);
+            }
+            Step::Room(_) => {
+                stream.leave_reopened();
+                // Where it will end: so that a whole first part does not stay, and its memory with it.
+                leaving = stream.leave_whole(state.size.max(end));
+            }
+            Step::Wait | Step::Stage => {}
+        }
+        if !state.discarded {
+            for (index, buffer, len) in leaving {
+                self.send(state, index, buffer, len);
+            }
+        }
+        Ok(step)
+    }
+
+    async fn write_waiting(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), WriteError> {
+        let mut granted = None;
+        loop {
+            let gate = self.gate.read().await;
+            let mut room: Option<Buffer> = granted.take();
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            match self.write_now(offset, data, &mut room)? {
+                Step::Done => return Ok(()),
+                Step::Wait => changed.await,
+                Step::Room(len) => {
+                    // What was got but not used is too small.
+                    drop(room);
+                    match self.shared.share.buffer_or_stuck(len).await {
+                        Ok(buffer) => granted = Some(buffer),
+                        Err(Shortage::Failed(error)) => return Err(WriteError::Memory(Arc::new(error))),
+                        Err(Shortage::Stuck) => {
+                            drop(gate);
+                            self.become_staged().await?;
+                        }
+                    }
+                }
+                Step::Stage => {
+                    if matches!(self.state.lock().kind, Kind::Staged(_)) {
+                        return self.staged_write(offset, data).await;
+                    }
+                    drop(gate);
+                    self.become_staged().await?;
+                }
+            }
+        }
+    }
+
+    /// Starts to send a part that has left its slot.
+    pub fn send(self: &Arc<Self>, state: &mut State, index: u32, buffer: Arc<Buffer>, len: usize) {
+        let Kind::Streaming(stream) = &mut state.kind else { unreachable!("only streams send parts by themselves") };
+        let (key, headers) = (&state.key, &state.headers);
+        let upload = stream.upload.get_or_insert_with(|| Uploading::new(&self.shared, key.clone(), headers.clone()));
+        let (running, sending) = (upload.run(), self.shared.share.on_send());
+        let task = Arc::clone(self).send_part(Arc::clone(upload), running, sending, index, buffer, len);
+        let _ = self.shared.background.spawn(task).expect("who writes is in a runtime");
+    }
+
+    async fn send_part(
+        self: Arc<Self>,
+        upload: Arc<Uploading>,
+        running: Running,
+        sending: Sending,
+        index: u32,
+        buffer: Arc<Buffer>,
+        len: usize,
+    ) {
+        let result = {
+            let _place = self.places.acquire().await;
+            let _of_all = self.shared.places.acquire().await;
+            upload.send(index + 1, buffer.body(len)).await
+        };
+        drop((running, sending));
+        let outcome = match result {
+            Ok(Some(part)) => Outcome::Part(part),
+            Ok(None) => Outcome::Stopped,
+            Err(error) => Outcome::Failed(error.into()),
+        };
+        if let Kind::Streaming(stream) = &mut self.state.lock().kind {
+            stream.on_sent(index, buffer, outcome, &self.shared.share);
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until nothing of the stream is on its way. Under the gate, alone.
+    pub async fn arrive(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let is_busy = match &self.state.lock().kind {
+                Kind::Streaming(stream) => stream.is_busy(),
+                Kind::Staged(_) => false,
+            };
+            if !is_busy {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    async fn become_staged(self: &Arc<Self>) -> Result<(), WriteError> {
+        self.alone(|inner| async move { inner.stage().await }).await
+    }
+
+    async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), WriteError> {
+        if size == 0 {
+            self.start_over().await;
+            return Ok(());
+        }
+        self.arrive().await;
+        {
+            let state = &mut *self.state.lock();
+            if let Kind::Streaming(stream) = &mut state.kind {
+                let in_memory = match size.cmp(&state.size) {
+                    std::cmp::Ordering::Equal => return Ok(()),
+                    std::cmp::Ordering::Less => stream.truncate(size, &self.shared.share),
+                    std::cmp::Ordering::Greater => stream.may_grow_to(size, &self.shared.share, &self.shared.options.limits),
+                };
+                if in_memory {
+                    (state.size, state.unsaved) = (size, true);
+                    return Ok(());
+                }
+            }
+        }
+        self.stage().await?;
+        self.staged_truncate(size).await
+    }
+
+    /// An empty file is a new stream, whatever it was before.
+    async fn start_over(self: &Arc<Self>) {
+        let inner = Arc::clone(self);
+        super::staging::blocking(move || {
+            // Reads of what was staged are without the gate.
+            let _io = inner.io.write();
+            let state = &mut *inner.state.lock();
+            if state.size == 0 && matches!(state.kind, Kind::Streaming(_)) {
+                return;
+            }
+            state.unsaved |= state.size > 0;
+            let old = std::mem::replace(&mut state.kind, Kind::Streaming(Stream::new(inner.shared.sizes)));
+            (state.size, state.broken) = (0, None);
+            inner.let_go(old);
+        })
+        .await;
+    }
+
+    /// Ends what only `kind` needed.
+    pub fn let_go(&self, kind: Kind) {
+        match kind {
+            Kind::Streaming(mut stream) => {
+                if let Some(upload) = stream.upload.take() {
+                    upload.give_up(&self.shared);
+                }
+                stream.clear(&self.shared.share);
+            }
+            Kind::Staged(Staged { base: Some(Base { meta, temporary: true }), .. }) => self.delete_in_background(meta.key),
+            Kind::Staged(_) => {}
+        }
+    }
+
+    pub fn delete_in_background(&self, key: Key) {
+        let store = Arc::clone(&self.shared.store);
+        self.shared.background.spawn(async move {
+            if let Err(error) = store.delete(&key).await {
+                tracing::warn!(%error, "an object that was to be moved stays under its old name too");
+            }
+        });
+    }
+
+    async fn allocate(self: &Arc<Self>, range: Range<u64>, how: Allocate) -> Result<(), WriteError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.arrive().await;
+        {
+            let state = &mut *self.state.lock();
+            if let Kind::Streaming(stream) = &mut state.kind {
+                match how {
+                    // Streams take no room on any disk.
+                    Allocate::KeepSize => return Ok(()),
+                    Allocate::Extend if range.end <= state.size => return Ok(()),
+                    Allocate::Extend if stream.may_grow_to(range.end, &self.shared.share, &self.shared.options.limits) => {
+                        (state.size, state.unsaved) = (range.end, true);
+                        return Ok(());
+                    }
+                    Allocate::Punch | Allocate::Zero { keep_size: true } if range.start >= state.size => return Ok(()),
+                    _ => {}
+                }
+            }
+        }
+        self.stage().await?;
+        self.staged_allocate(range, how).await
+    }
+
+    async fn discard(self: &Arc<Self>) {
+        let upload = {
+            let state = &mut *self.state.lock();
+            state.discarded = true;
+            match &mut state.kind {
+                Kind::Streaming(stream) => stream.upload.take(),
+                Kind::Staged(_) => None,
+            }
+        };
+        if let Some(upload) = upload {
+            upload.give_up(&self.shared);
+            self.arrive().await;
+        }
+        let file = match &mut self.state.lock().kind {
+            Kind::Staged(staged) => staged.file.clone(),
+            Kind::Streaming(stream) => {
+                // What is gone is gone; a read of it will say so.
+                stream.failure = None;
+                stream.reopen(&self.shared.share);
+                None
+            }
+        };
+        if let Some(file) = file {
+            // Nobody shall find it after a crash.
+            let _ = super::staging::blocking(move || file.undescribe()).await;
+        }
+    }
+
+    /// The content was let go.
+    fn leave(&self) {
+        let empty = Kind::Streaming(Stream::new(self.shared.sizes));
+        let kind = std::mem::replace(&mut self.state.lock().kind, empty);
+        self.let_go(kind);
+    }
+}
