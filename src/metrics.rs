@@ -27,6 +27,12 @@ pub struct Metrics {
     pub list_requests: Counter,
     /// Data GETs sent, each attempt counted.
     pub get_requests: Counter,
+    /// Requests that write an object, a part or a link, or begin or end an upload, each attempt counted.
+    pub put_requests: Counter,
+    /// Copies inside the store, of objects and of parts, each attempt counted.
+    pub copy_requests: Counter,
+    /// DELETEs of objects and of unfinished uploads, each attempt counted.
+    pub delete_requests: Counter,
     /// Attempts after the first of a request.
     pub retries: Counter,
     /// Data GETs sent beside or after one that was late.
@@ -35,6 +41,8 @@ pub struct Metrics {
     pub throttled: Counter,
     /// Bytes that arrived in bodies of data GETs.
     pub fetched_bytes: Counter,
+    /// Bytes of bodies that left in requests, each attempt counted.
+    pub uploaded_bytes: Counter,
     /// Bytes answered to read(2).
     pub read_bytes: Counter,
     /// Reads answered from memory without waiting.

@@ -190,6 +190,7 @@ impl Values {
             request_timeout: self.time("request-timeout"),
             stall_timeout: self.time("stall-timeout"),
             redirect_hosts: self.redirect_hosts()?,
+            ..store::Options::default()
         })
     }
 

@@ -116,9 +116,16 @@ impl Answer {
 /// What the store's own code means; none for codes that say no more than the status does.
 fn by_code(code: &str) -> Option<ErrorKind> {
     Some(match code {
-        "NoSuchKey" | "NoSuchVersion" | "SymlinkTargetNotExist" => ErrorKind::NotFound,
+        "NoSuchKey" | "NoSuchVersion" | "NoSuchUpload" | "SymlinkTargetNotExist" => ErrorKind::NotFound,
         "NoSuchBucket" => ErrorKind::NoSuchBucket,
-        "PreconditionFailed" => ErrorKind::Replaced,
+        // The second is what OSS says of x-oss-forbid-overwrite.
+        "PreconditionFailed" | "FileAlreadyExists" => ErrorKind::Replaced,
+        // Another conditional write of the same key is under way; S3 asks to try again.
+        "ConditionalRequestConflict" | "OperationAborted" => ErrorKind::Unavailable,
+        // What arrived is not what was sent.
+        "BadDigest" | "InvalidDigest" | "XAmzContentChecksumMismatch" | "IncompleteBody" => ErrorKind::Corrupt,
+        // These may come after an answer began with success.
+        "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "EntityTooLarge" | "MalformedXML" | "InvalidRequest" => ErrorKind::Invalid,
         "InvalidRange" => ErrorKind::RangeNotSatisfiable,
         "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "RequestTimeTooSkewed" => {
             ErrorKind::BadCredentials

@@ -14,12 +14,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::{ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, RangeRequest, RangeSink, Result};
+use super::{
+    Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Part, PartCopy, PutRequest,
+    RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+};
 use crate::metrics::Metrics;
 
 /// No GET is late before this: below it a second request costs more than the wait.
@@ -285,6 +289,10 @@ impl ObjectStore for Hedging {
         self.inner.list(request).await
     }
 
+    async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+        self.inner.list_telling(request, tell).await
+    }
+
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
         let class = self.class(request);
         let (first, whole) = {
@@ -307,6 +315,50 @@ impl ObjectStore for Hedging {
             Err(_) => {}
         }
         result
+    }
+
+    async fn details(&self, key: &Key) -> Result<Details> {
+        self.inner.details(key).await
+    }
+
+    async fn put(&self, request: &PutRequest) -> Result<Written> {
+        self.inner.put(request).await
+    }
+
+    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
+        self.inner.create_upload(key, headers).await
+    }
+
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+        self.inner.upload_part(upload, number, body).await
+    }
+
+    async fn copy_part(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
+        self.inner.copy_part(upload, number, source).await
+    }
+
+    async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
+        self.inner.complete_upload(upload, parts, condition).await
+    }
+
+    async fn abort_upload(&self, upload: &Upload) -> Result<()> {
+        self.inner.abort_upload(upload).await
+    }
+
+    async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
+        self.inner.list_uploads(prefix, after).await
+    }
+
+    async fn copy(&self, request: &CopyRequest) -> Result<Written> {
+        self.inner.copy(request).await
+    }
+
+    async fn delete(&self, key: &Key) -> Result<()> {
+        self.inner.delete(key).await
+    }
+
+    async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {
+        self.inner.put_symlink(key, target, headers, condition).await
     }
 }
 

@@ -10,7 +10,7 @@ use quick_xml::events::{BytesRef, BytesStart, Event};
 use quick_xml::reader::Reader;
 use reqsign_core::time::Timestamp;
 
-use super::{ETag, Key, ListPage, ObjectMeta};
+use super::{ETag, Key, ListPage, ObjectMeta, SYMLINK_SIZE};
 
 /// What stores give at most; more only makes the page grow as it is read.
 const PAGE_KEYS: usize = 1000;
@@ -158,11 +158,12 @@ impl<'a> Parser<'a> {
     }
 
     fn object(&mut self) -> Result<(), ListingError> {
-        let (mut key, mut size, mut etag, mut modified) = (None, None, None, SystemTime::UNIX_EPOCH);
+        let (mut key, mut size, mut etag, mut modified, mut is_link) = (None, None, None, SystemTime::UNIX_EPOCH, false);
         while let Some(tag) = self.tag()? {
             match local(&tag) {
                 "Key" => key = Some(self.text()?),
                 "Size" => size = self.text()?.trim().parse().ok(),
+                "Type" => is_link = self.text()?.trim() == "Symlink",
                 "ETag" => etag = Some(ETag::quoted(self.text()?.trim())),
                 "LastModified" => {
                     let text = self.text()?;
@@ -172,6 +173,8 @@ impl<'a> Parser<'a> {
             }
         }
         let (Some(key), Some(size)) = (key, size) else { return Err(ListingError::Incomplete) };
+        // OSS lists a link with whatever size; above, the size says that it may be one.
+        let size = if is_link { SYMLINK_SIZE } else { size };
         if self.objects.is_empty() {
             self.objects.reserve(PAGE_KEYS);
         }

@@ -12,12 +12,15 @@ mod listing;
 pub mod memory;
 mod open;
 mod options;
+mod orphans;
 mod oss;
 mod page;
 mod passwd;
 mod plain;
 mod range;
 mod redirect;
+mod requests;
+mod resolve;
 mod retry;
 mod s3;
 mod symlink;
@@ -37,7 +40,7 @@ pub use error::{Error, ErrorKind, Op, Result};
 pub use hedge::Hedging;
 pub use key::{ETag, Key};
 pub use open::{Location, open, probe};
-pub use options::{CredentialOptions, Dialect, Options, Signature, StaticKeys};
+pub use options::{CredentialOptions, Dialect, Options, Signature, Sse, StaticKeys};
 pub use retry::{Policy, Retrying};
 pub use write::{
     Condition, CopyRequest, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part, PartCopy,

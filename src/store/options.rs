@@ -25,6 +25,18 @@ pub enum Signature {
     None,
 }
 
+/// How the store encrypts what is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sse {
+    /// As the bucket says.
+    #[default]
+    None,
+    /// With keys of the store's own (AES256).
+    Aes256,
+    /// With a key of its key management service.
+    Kms,
+}
+
 /// Keys that were given as they are.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StaticKeys {
@@ -71,6 +83,16 @@ pub struct Options {
     pub credentials: CredentialOptions,
     /// Hosts besides the endpoint that may see our signature when a data GET is redirected to them: `host`, `host:port`, or `.domain`.
     pub redirect_hosts: Vec<String>,
+    /// How the store encrypts what is written.
+    pub sse: Sse,
+    /// With [`Sse::Kms`]: which key; none is the account's own.
+    pub sse_key_id: Option<String>,
+    /// Storage class of what is written, as the store calls it; none is the bucket's default.
+    pub storage_class: Option<String>,
+    /// Canned access list of what is written, such as `private`.
+    pub acl: Option<String>,
+    /// Who asks pays, also for reads.
+    pub requester_pays: bool,
     /// Slow data GETs are helped by extra ones.
     pub hedge: bool,
     /// How often a failed request is sent again.
@@ -94,6 +116,11 @@ impl Default for Options {
             signature: Signature::V4,
             credentials: CredentialOptions::default(),
             redirect_hosts: Vec::new(),
+            sse: Sse::None,
+            sse_key_id: None,
+            storage_class: None,
+            acl: None,
+            requester_pays: false,
             hedge: true,
             retries: 10,
             connect_timeout: Duration::from_secs(5),

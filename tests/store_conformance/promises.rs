@@ -1,8 +1,11 @@
 //! The promises of [`ObjectStore`]. Each function is one, and gets an empty bucket.
 
+mod copies;
 mod listings;
 mod objects;
 mod ranges;
+mod uploads;
+mod writes;
 
 use futures::future::LocalBoxFuture;
 use windlass::store::{Error, ErrorKind, ObjectMeta, ObjectStore, RangeRequest, RangeSink};
@@ -46,6 +49,22 @@ pub const ALL: &[Promise] = &[
     promise!(ranges::an_object_replaced_between_two_ranges_is_never_mixed),
     promise!(ranges::an_object_replaced_by_a_shorter_one_gives_no_byte),
     promise!(ranges::a_deleted_object_is_not_found),
+    promise!(writes::a_put_is_read_back_with_its_headers),
+    promise!(writes::odd_keys_are_written_as_they_are, |kind| !kind.is_directory_tree()),
+    promise!(writes::a_put_replaces_only_what_its_condition_allows, Kind::is_conditional),
+    promise!(writes::what_is_deleted_is_gone_and_may_be_deleted_again),
+    promise!(writes::links_lead_where_they_were_written_to),
+    promise!(writes::links_of_other_programs_are_recognised),
+    promise!(copies::a_copy_has_content_and_headers_of_its_source),
+    promise!(copies::a_copy_with_new_headers_keeps_what_they_do_not_speak_of, |kind| matches!(kind, Kind::S3 | Kind::OssV4)),
+    promise!(copies::a_copy_of_another_version_is_refused, Kind::checks_sources),
+    promise!(copies::a_copy_replaces_only_what_its_condition_allows),
+    promise!(uploads::parts_become_one_object_in_their_order),
+    promise!(uploads::a_part_that_is_sent_again_replaces_the_one_before),
+    promise!(uploads::parts_may_be_copied_from_objects),
+    promise!(uploads::an_upload_replaces_only_what_its_condition_allows, Kind::is_conditional),
+    promise!(uploads::an_aborted_upload_leaves_nothing),
+    promise!(uploads::unfinished_uploads_are_listed, |kind| kind != Kind::S3sFs),
     promise!(ranges::a_dropped_request_frees_its_connection, |kind| matches!(kind, Kind::Memory | Kind::S3 | Kind::OssV4 | Kind::OssV1)),
 ];
 

@@ -52,6 +52,26 @@ impl Kind {
         self == Self::S3sFs
     }
 
+    /// It looks at conditions of writes.
+    pub fn is_conditional(self) -> bool {
+        self != Self::S3sFs
+    }
+
+    /// It looks at the version of the source of a copy. Those that do not leave no trace of it in their answers.
+    pub fn checks_sources(self) -> bool {
+        !matches!(self, Self::S3sFs | Self::Moto)
+    }
+
+    /// It is sure of an upload that has ended: moto completes one twice, s3s-fs says that it is another one's.
+    pub fn forgets_uploads(self) -> bool {
+        !matches!(self, Self::S3sFs | Self::Moto)
+    }
+
+    /// The least part that is not the last.
+    pub fn least_part(self) -> usize {
+        if matches!(self, Self::S3sFs | Self::Moto) { 5 << 20 } else { 1000 }
+    }
+
     /// Requests go over HTTP.
     pub fn is_remote(self) -> bool {
         self != Self::Memory

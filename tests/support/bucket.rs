@@ -1,5 +1,7 @@
 //! One bucket in memory, as s3s serves it: stored or computed objects, conditional range GETs, and listings that cost
-//! a page and not the bucket.
+//! a page and not the bucket. How it is written is in `write`.
+
+mod write;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -27,7 +29,22 @@ pub struct Bucket(Arc<Mutex<Objects>>);
 #[derive(Debug, Default)]
 struct Objects {
     by_key: BTreeMap<Key, Object>,
+    uploads: BTreeMap<(Key, String), write::Uploading>,
     version: u64,
+    habits: Habits,
+}
+
+/// How the endpoint differs from AWS.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Habits {
+    /// It knows no checksums and says so.
+    pub no_checksums: bool,
+    /// It knows no conditional writes and says so.
+    pub no_conditions: bool,
+    /// Checksums that it tells are wrong.
+    pub wrong_checksums: bool,
+    /// The next completion fails, and says so after it began with success.
+    pub late_error: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -35,6 +52,21 @@ struct Object {
     version: u64,
     modified: SystemTime,
     content: Content,
+    about: About,
+}
+
+/// What is stored beside the content.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// The tag, when it is not the version.
+    pub etag: Option<String>,
+    pub content_type: Option<String>,
+    pub content_encoding: Option<String>,
+    pub metadata: BTreeMap<String, String>,
+    pub storage_class: Option<String>,
+    pub encryption: Option<String>,
+    pub acl: Option<String>,
+    pub crc64: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -45,11 +77,11 @@ pub enum Content {
 
 impl Bucket {
     pub fn put(&self, key: &str, content: impl Into<Bytes>) -> String {
-        self.lock().put(key, |_| Content::Stored(content.into()))
+        self.lock().put(key, About::default(), |_| Content::Stored(content.into()))
     }
 
     pub fn put_synthetic(&self, key: &str, size: u64) -> String {
-        self.lock().put(key, |version| Content::Synthetic(size, Synthetic::of(&key.into(), version)))
+        self.lock().put(key, About::default(), |version| Content::Synthetic(size, Synthetic::of(&key.into(), version)))
     }
 
     pub fn delete(&self, key: &str) -> bool {
@@ -63,6 +95,21 @@ impl Bucket {
         }
     }
 
+    /// Content, and what is stored beside it.
+    pub fn stored(&self, key: &str) -> Option<(Bytes, About)> {
+        let object = self.lock().by_key.get(&Key::from(key))?.clone();
+        Some((object.bytes(0..object.size()), object.about))
+    }
+
+    /// How many uploads were neither completed nor aborted.
+    pub fn uploads(&self) -> usize {
+        self.lock().uploads.len()
+    }
+
+    pub fn behave(&self, habits: Habits) {
+        self.lock().habits = habits;
+    }
+
     fn lock(&self) -> MutexGuard<'_, Objects> {
         self.0.lock().expect("no panic while it is held")
     }
@@ -74,9 +121,9 @@ impl Bucket {
 }
 
 impl Objects {
-    fn put(&mut self, key: &str, content: impl FnOnce(u64) -> Content) -> String {
+    fn put(&mut self, key: &str, about: About, content: impl FnOnce(u64) -> Content) -> String {
         self.version += 1;
-        let object = Object { version: self.version, modified: SystemTime::now(), content: content(self.version) };
+        let object = Object { version: self.version, modified: SystemTime::now(), content: content(self.version), about };
         let etag = object.etag();
         self.by_key.insert(key.into(), object);
         format!("\"{etag}\"")
@@ -85,7 +132,14 @@ impl Objects {
 
 impl Object {
     fn etag(&self) -> String {
-        format!("{:032x}", self.version)
+        self.about.etag.clone().unwrap_or_else(|| format!("{:032x}", self.version))
+    }
+
+    fn bytes(&self, range: std::ops::Range<u64>) -> Bytes {
+        match &self.content {
+            Content::Stored(bytes) => bytes.slice(range.start as usize..range.end as usize),
+            Content::Synthetic(_, content) => content.pieces(range).flatten().collect::<Vec<u8>>().into(),
+        }
     }
 
     fn size(&self) -> u64 {
@@ -137,10 +191,16 @@ impl S3 for Bucket {
 
     async fn head_object(&self, req: S3Request<HeadObjectInput>) -> S3Result<S3Response<HeadObjectOutput>> {
         let object = self.get(&req.input.bucket, &req.input.key)?;
+        let checked = req.input.checksum_mode.is_some();
         let output = HeadObjectOutput {
             content_length: Some(object.size() as i64),
             e_tag: Some(ETag::Strong(object.etag())),
             last_modified: Some(object.modified.into()),
+            checksum_crc64nvme: object.about.crc64.filter(|_| checked).map(write::in_base64),
+            content_type: object.about.content_type.clone(),
+            content_encoding: object.about.content_encoding.clone(),
+            metadata: Some(object.about.metadata.clone().into_iter().collect()),
+            storage_class: object.about.storage_class.clone().map(StorageClass::from),
             ..Default::default()
         };
         Ok(S3Response::new(output))
@@ -184,23 +244,55 @@ impl S3 for Bucket {
     }
 
     async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
-        let input = req.input;
-        check(&input.bucket)?;
-        let mut bytes = Vec::new();
-        if let Some(mut body) = input.body {
-            while let Some(piece) = body.try_next().await.map_err(|_| s3_error!(IncompleteBody))? {
-                bytes.extend_from_slice(&piece);
-            }
-        }
-        let etag = self.put(&input.key, bytes);
-        let output = PutObjectOutput { e_tag: Some(ETag::Strong(etag.trim_matches('"').to_owned())), ..Default::default() };
-        Ok(S3Response::new(output))
+        check(&req.input.bucket)?;
+        self.put_object(req.input).await
     }
 
     async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
         check(&req.input.bucket)?;
         self.delete(&req.input.key);
         Ok(S3Response::new(DeleteObjectOutput::default()))
+    }
+
+    async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {
+        check(&req.input.bucket)?;
+        self.copy_object(req.input)
+    }
+
+    async fn create_multipart_upload(
+        &self,
+        req: S3Request<CreateMultipartUploadInput>,
+    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+        check(&req.input.bucket)?;
+        self.create_multipart_upload(req.input)
+    }
+
+    async fn upload_part(&self, req: S3Request<UploadPartInput>) -> S3Result<S3Response<UploadPartOutput>> {
+        check(&req.input.bucket)?;
+        self.upload_part(req.input).await
+    }
+
+    async fn upload_part_copy(&self, req: S3Request<UploadPartCopyInput>) -> S3Result<S3Response<UploadPartCopyOutput>> {
+        check(&req.input.bucket)?;
+        self.upload_part_copy(req.input)
+    }
+
+    async fn complete_multipart_upload(
+        &self,
+        req: S3Request<CompleteMultipartUploadInput>,
+    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+        check(&req.input.bucket)?;
+        self.complete_multipart_upload(req.input)
+    }
+
+    async fn abort_multipart_upload(&self, req: S3Request<AbortMultipartUploadInput>) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+        check(&req.input.bucket)?;
+        self.abort_multipart_upload(req.input)
+    }
+
+    async fn list_multipart_uploads(&self, req: S3Request<ListMultipartUploadsInput>) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
+        check(&req.input.bucket)?;
+        self.list_multipart_uploads(req.input)
     }
 }
 

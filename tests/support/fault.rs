@@ -18,6 +18,10 @@ pub enum Effect {
     Stall(u64, Option<Duration>),
     /// After this many bytes the connection is reset.
     Reset(u64),
+    /// The request is carried out, and instead of an answer the connection is reset.
+    Lost,
+    /// The connection is reset before anything is done.
+    Broken,
     /// Content-Range names other bytes than the body holds.
     WrongRange,
     /// The answer carries this ETag.

@@ -65,8 +65,12 @@ impl Service<Request<Incoming>> for Connection {
             }
             let mut response = match effects.iter().find_map(|effect| planned_answer(effect, &location)) {
                 Some(planned) => planned,
+                None if effects.contains(&Effect::Broken) => return Err(reset(&socket)),
                 None => Service::call(&s3, request).await?,
             };
+            if effects.contains(&Effect::Lost) {
+                return Err(reset(&socket));
+            }
             for effect in &effects {
                 change_head(&mut response, effect);
             }
@@ -75,6 +79,13 @@ impl Service<Request<Incoming>> for Connection {
         }
         .boxed()
     }
+}
+
+/// Makes the connection end in a reset, which the error makes hyper do.
+fn reset(socket: &TcpStream) -> s3s::HttpError {
+    // Closing a socket with a linger time of zero sends RST instead of FIN.
+    rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO)).expect("it is a TCP socket");
+    s3s::HttpError::new("planned fault".into())
 }
 
 /// An answer that S3 is not asked for.
@@ -105,6 +116,7 @@ fn error_code(status: u16) -> &'static str {
         412 => "PreconditionFailed",
         429 => "TooManyRequests",
         500 => "InternalError",
+        501 => "NotImplemented",
         503 => "SlowDown",
         _ => "PlannedFault",
     }

@@ -22,6 +22,8 @@ pub struct Request {
     pub if_match: Option<String>,
     pub user_agent: Option<String>,
     pub authorization: Option<String>,
+    /// The vendor's headers, by name.
+    pub amz: std::collections::BTreeMap<String, String>,
     /// Tells connections apart.
     pub remote_port: u16,
     pub at: Instant,
@@ -42,7 +44,14 @@ pub enum Kind {
     Head,
     List,
     Put,
+    Copy,
     Delete,
+    CreateUpload,
+    UploadPart,
+    CopyPart,
+    CompleteUpload,
+    AbortUpload,
+    ListUploads,
     /// HEAD of the bucket, and whatever else there is.
     Other,
 }
@@ -52,17 +61,25 @@ impl Request {
         let text = |name| headers.get(name).and_then(|v: &hyper::header::HeaderValue| v.to_str().ok()).map(str::to_owned);
         let query = uri.query().unwrap_or_default().to_owned();
         let key = uri.path().trim_start_matches('/').split_once('/').map_or("", |(_, key)| key);
+        let (upload, copied) = (query.contains("uploadId="), headers.contains_key("x-amz-copy-source"));
         let kind = match (method, key) {
             (&Method::GET, "") if query.contains("list-type=2") => Kind::List,
+            (&Method::GET, "") if query.starts_with("uploads") => Kind::ListUploads,
             (_, "") => Kind::Other,
             (&Method::GET, _) => Kind::Get,
             (&Method::HEAD, _) => Kind::Head,
+            (&Method::PUT, _) if upload && copied => Kind::CopyPart,
+            (&Method::PUT, _) if upload => Kind::UploadPart,
+            (&Method::PUT, _) if copied => Kind::Copy,
             (&Method::PUT, _) => Kind::Put,
+            (&Method::DELETE, _) if upload => Kind::AbortUpload,
             (&Method::DELETE, _) => Kind::Delete,
+            (&Method::POST, _) if upload => Kind::CompleteUpload,
+            (&Method::POST, _) if query.starts_with("uploads") => Kind::CreateUpload,
             _ => Kind::Other,
         };
         let key = match kind {
-            Kind::List => query.split('&').find_map(|pair| pair.strip_prefix("prefix=")).unwrap_or_default(),
+            Kind::List | Kind::ListUploads => query.split('&').find_map(|pair| pair.strip_prefix("prefix=")).unwrap_or_default(),
             _ => key,
         };
         Self {
@@ -75,6 +92,11 @@ impl Request {
             if_match: text(IF_MATCH),
             user_agent: text(USER_AGENT),
             authorization: text(hyper::header::AUTHORIZATION),
+            amz: headers
+                .iter()
+                .filter(|(name, _)| name.as_str().starts_with("x-amz-"))
+                .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+                .collect(),
             remote_port,
             at: Instant::now(),
             status: 0,

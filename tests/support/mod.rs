@@ -8,8 +8,10 @@ mod log;
 pub mod mounts;
 pub mod oss_server;
 pub mod oss_sign;
+pub mod oss_write;
 pub mod s3_server;
 
+pub use self::bucket::{About, Habits};
 pub use self::fault::{Effect, Fault};
 pub use self::log::{Kind, Request};
 pub use self::s3_server::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};

@@ -1,9 +1,8 @@
 //! A small OSS server in memory: GET with Range and If-Match, HEAD, ListObjectsV2, errors as OSS writes them. It checks
 //! signatures (V4 and V1), dates and tokens by the vendor's rules, counts requests, and can send redirects. It knows
-//! one bucket and nothing of writing.
+//! one bucket; how that is written is in `oss_write`.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -12,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -21,7 +20,10 @@ use reqsign_core::time::Timestamp;
 use tokio::net::TcpListener;
 use tokio::task::{JoinHandle, JoinSet};
 
+use windlass::store::Op;
+
 use super::oss_sign::{Received, Signee, oss_v1, oss_v4, oss_v4_scope};
+use super::oss_write::{Change, OssEffect, OssFault, Writes};
 
 /// How far a client's clock may be off.
 const SKEW: Duration = Duration::from_secs(15 * 60);
@@ -50,6 +52,8 @@ pub struct Counts {
     pub redirected: usize,
     /// Requests in virtual-host style.
     pub virtual_host: usize,
+    /// What changed something, or asked for uploads.
+    pub writes: BTreeMap<String, usize>,
     /// `V4`, `V1` or `none`, of the last request.
     pub signature: String,
 }
@@ -64,6 +68,7 @@ pub struct OssServer {
 struct State {
     setup: Mutex<Setup>,
     counts: Mutex<Counts>,
+    writes: Mutex<Writes>,
     connections: AtomicUsize,
 }
 
@@ -77,16 +82,25 @@ impl OssServer {
     pub async fn start(setup: Setup) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State { setup: Mutex::new(setup), counts: Mutex::default(), connections: AtomicUsize::new(0) });
+        let state = Arc::new(State {
+            setup: Mutex::new(setup),
+            counts: Mutex::default(),
+            writes: Mutex::default(),
+            connections: AtomicUsize::new(0),
+        });
         let shared = state.clone();
         let task = tokio::spawn(async move {
             let mut connections = JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (state, counted) = (shared.clone(), shared.clone());
-                let service = service_fn(move |request| {
-                    let response = state.answer(&request);
-                    async move { Ok::<_, Infallible>(response) }
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let state = state.clone();
+                    async move {
+                        let (head, body) = request.into_parts();
+                        let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+                        state.answer(&Request::from_parts(head, body))
+                    }
                 });
                 counted.connections.fetch_add(1, Relaxed);
                 connections.spawn(async move {
@@ -103,6 +117,28 @@ impl OssServer {
         self.state.counts.lock().unwrap().clone()
     }
 
+    /// How often a write of this kind was asked for.
+    pub fn count(&self, op: Op) -> usize {
+        self.counts().writes.get(&op.to_string()).copied().unwrap_or_default()
+    }
+
+    /// Mistreats the next `times` requests of an operation that writes.
+    pub fn fault(&self, op: Op, effect: OssEffect, times: usize) {
+        self.state.writes.lock().unwrap().faults.push(OssFault { op, effect, times });
+    }
+
+    /// How many uploads were neither completed nor aborted.
+    pub fn uploads(&self) -> usize {
+        self.state.writes.lock().unwrap().uploads()
+    }
+
+    /// What is stored beside an object.
+    pub fn stored(&self, key: &str) -> BTreeMap<String, String> {
+        let setup = self.state.setup.lock().unwrap();
+        let headers = self.state.writes.lock().unwrap().headers(key.as_bytes(), &setup.objects[key.as_bytes()]);
+        headers.into_iter().map(|(name, value)| (name.to_string(), value)).collect()
+    }
+
     /// How many connections are open now.
     pub fn connections(&self) -> usize {
         self.state.connections.load(Relaxed)
@@ -115,26 +151,59 @@ impl OssServer {
 }
 
 /// A refusal: status, code, message.
-type Refusal = (u16, &'static str, String);
+pub type Refusal = (u16, &'static str, String);
 type Answer = Response<Full<Bytes>>;
 
 impl State {
-    fn answer(&self, request: &Request<Incoming>) -> Answer {
-        let setup = self.setup.lock().unwrap().clone();
+    /// An error closes the connection.
+    fn answer(&self, request: &Request<Bytes>) -> std::io::Result<Answer> {
         let (received, virtual_host) = receive(request);
+        let mut setup = self.setup.lock().unwrap();
         let mut counts = self.counts.lock().unwrap();
         counts.virtual_host += usize::from(virtual_host);
-        let answer =
-            check_signature(&setup, &received, &mut counts.signature).and_then(|()| serve(&setup, &received, request, &mut counts));
-        answer.unwrap_or_else(|refusal| {
-            counts.refused += 1;
-            refuse(request.method() == Method::HEAD, refusal)
-        })
+        let answer = check_signature(&setup, &received, &mut counts.signature).and_then(|()| {
+            let key = received.key.clone().unwrap_or_default();
+            let (method, query, headers) = (request.method(), &received.query, request.headers());
+            let change = Change { method, key: &key, query, headers, body: request.body().to_vec() };
+            let mut writes = self.writes.lock().unwrap();
+            match change.op() {
+                None => serve(&setup, &writes, &received, request, &mut counts).map(Some),
+                Some(op) => {
+                    *counts.writes.entry(op.to_string()).or_default() += 1;
+                    if received.bucket.as_ref() != Some(&setup.bucket) {
+                        return Err(no_bucket());
+                    }
+                    let fault = writes.fault(op);
+                    match fault {
+                        Some(OssEffect::Status(status, code)) => return Err((status, code, "planned fault".into())),
+                        Some(OssEffect::Broken) => return Ok(None),
+                        _ => {}
+                    }
+                    let (status, mut headers, body) = writes.serve(op, &mut setup, &change)?;
+                    if fault == Some(OssEffect::WrongSum) {
+                        headers.push((header::HeaderName::from_static("x-oss-hash-crc64ecma"), "1".into()));
+                    }
+                    Ok((fault != Some(OssEffect::Lost)).then(|| respond(status, headers, body)))
+                }
+            }
+        });
+        match answer {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(std::io::Error::other("planned fault")),
+            Err(refusal) => {
+                counts.refused += 1;
+                Ok(refuse(request.method() == Method::HEAD, refusal))
+            }
+        }
     }
 }
 
+fn no_bucket() -> Refusal {
+    (404, "NoSuchBucket", "The specified bucket does not exist.".into())
+}
+
 /// The request decoded, and whether the bucket stood in its host.
-fn receive(request: &Request<Incoming>) -> (Received, bool) {
+fn receive(request: &Request<Bytes>) -> (Received, bool) {
     let headers = request.headers().iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
     let headers: BTreeMap<String, String> = headers.collect();
     let host = headers.get("host").map(|host| host.split(':').next().unwrap().to_owned()).unwrap_or_default();
@@ -207,15 +276,22 @@ fn parse_basic(text: &str) -> Option<SystemTime> {
     format!("{year}-{month}-{day}T{hour}:{minute}:{second}").parse::<Timestamp>().ok().map(Timestamp::as_system_time)
 }
 
-fn serve(setup: &Setup, received: &Received, request: &Request<Incoming>, counts: &mut Counts) -> Result<Answer, Refusal> {
+fn serve(setup: &Setup, writes: &Writes, received: &Received, request: &Request<Bytes>, counts: &mut Counts) -> Result<Answer, Refusal> {
     if received.bucket.as_ref() != Some(&setup.bucket) {
-        return Err((404, "NoSuchBucket", "The specified bucket does not exist.".into()));
+        return Err(no_bucket());
     }
     let key = received.key.clone().unwrap_or_default();
     match (request.method(), key.is_empty()) {
         (&Method::GET, true) => {
             counts.list += 1;
-            Ok(list(setup, received))
+            Ok(list(setup, writes, received))
+        }
+        (&Method::GET, false) if received.query.iter().any(|(name, _)| name == "symlink") => {
+            let data = find(setup, &key)?;
+            let target = writes.target(&key, data).ok_or((400, "NotSymlink", "The object is not symlink.".to_owned()))?;
+            let mut headers = object_headers(data);
+            headers.push((header::HeaderName::from_static("x-oss-symlink-target"), target.to_owned()));
+            Ok(respond(200, headers, Vec::new()))
         }
         (&Method::GET, false) => {
             if let Some(target) = setup.redirect_to {
@@ -232,6 +308,13 @@ fn serve(setup: &Setup, received: &Received, request: &Request<Incoming>, counts
             // hyper says no length of an empty body that it does not send; OSS does.
             let mut headers = object_headers(data);
             headers.push((header::CONTENT_LENGTH, data.len().to_string()));
+            headers.extend(writes.headers(&key, data));
+            // Links are followed.
+            if let Some(target) = writes.target(&key, data)
+                && !setup.objects.contains_key(&*percent_decode_str(target).collect::<Vec<u8>>())
+            {
+                return Err((404, "SymlinkTargetNotExist", "The symlink target does not exist.".into()));
+            }
             Ok(respond(200, headers, data.to_vec()))
         }
         _ => Err((405, "MethodNotAllowed", "The specified method is not allowed against this resource.".into())),
@@ -271,7 +354,7 @@ fn get(setup: &Setup, key: &[u8], headers: &HeaderMap) -> Result<Answer, Refusal
     Ok(respond(206, headers, data[first..end].to_vec()))
 }
 
-fn list(setup: &Setup, received: &Received) -> Answer {
+fn list(setup: &Setup, writes: &Writes, received: &Received) -> Answer {
     let parameter = |wanted: &str| received.query.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str());
     assert_eq!((parameter("list-type"), parameter("encoding-type")), (Some("2"), Some("url")));
     let prefix = parameter("prefix").unwrap_or_default().as_bytes();
@@ -297,12 +380,13 @@ fn list(setup: &Setup, received: &Received) -> Answer {
         }
         _ => body += "<IsTruncated>false</IsTruncated>",
     }
-    for (name, data) in &page {
-        let name = encode(name);
+    for (key, data) in &page {
+        let name = encode(key);
+        let kind = data.and_then(|data| writes.target(key, data)).map_or("Normal", |_| "Symlink");
         body += &match data {
             None => format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"),
             Some(data) => format!(
-                "<Contents><Key>{name}</Key><LastModified>2012-02-24T06:07:48.000Z</LastModified><ETag>{}</ETag><Size>{}</Size></Contents>",
+                "<Contents><Key>{name}</Key><LastModified>2012-02-24T06:07:48.000Z</LastModified><ETag>{}</ETag><Type>{kind}</Type><Size>{}</Size></Contents>",
                 etag(data).replace('"', "&quot;"),
                 data.len()
             ),

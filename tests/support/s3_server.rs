@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use windlass::store::memory::Synthetic;
 
-use super::bucket::Bucket;
+use super::bucket::{About, Bucket, Habits};
 use super::fault::Fault;
 use super::layer::{Connection, Shared};
 use super::log::{Kind, Log, Request};
@@ -131,6 +131,21 @@ impl S3Server {
 
     pub fn delete(&self, key: &str) -> bool {
         self.bucket.delete(key)
+    }
+
+    /// Content, and what is stored beside it.
+    pub fn stored(&self, key: &str) -> Option<(Bytes, About)> {
+        self.bucket.stored(key)
+    }
+
+    /// How many uploads were neither completed nor aborted.
+    pub fn uploads(&self) -> usize {
+        self.bucket.uploads()
+    }
+
+    /// Makes it differ from AWS.
+    pub fn behave(&self, habits: Habits) {
+        self.bucket.behave(habits);
     }
 
     pub fn fault(&self, fault: Fault) {

@@ -76,7 +76,12 @@ impl Address {
     /// resolve `.` and `..` components away, written plainly or percent-encoded.
     pub fn target(&self, key: &Key, query: &[(&str, &[u8])]) -> Option<Target> {
         let path = format!("/{}", percent_encode(key.as_bytes(), PATH));
-        let query = query.iter().map(|(name, value)| format!("{name}={}", percent_encode(value, VALUE))).collect::<Vec<_>>().join("&");
+        // A parameter without a value is signed without its equals sign, and so it is sent.
+        let pair = |&(name, value): &(&str, &[u8])| match value {
+            b"" => name.to_owned(),
+            value => format!("{name}={}", percent_encode(value, VALUE)),
+        };
+        let query = query.iter().map(pair).collect::<Vec<_>>().join("&");
         let query = if query.is_empty() { query } else { format!("?{query}") };
         let sent = format!("{}{path}", self.base);
         let url = Url::parse(&format!("{}{sent}{query}", self.origin)).ok()?;
@@ -166,8 +171,8 @@ mod tests {
         let address = Address::new(&path).unwrap();
         assert!(address.target(&Key::from(&b"\xff\x00"[..]), &[]).unwrap().url.path().ends_with("/%FF%00"));
         let target = address.target(&Key::root(), &[("prefix", b"a b/"), ("x", b"")]).unwrap();
-        assert_eq!(target.path_and_query, "/?prefix=a%20b%2F&x=");
-        assert_eq!(target.url.as_str(), "http://127.0.0.1:9000/data/?prefix=a%20b%2F&x=");
+        assert_eq!(target.path_and_query, "/?prefix=a%20b%2F&x");
+        assert_eq!(target.url.as_str(), "http://127.0.0.1:9000/data/?prefix=a%20b%2F&x");
     }
 
     #[test]

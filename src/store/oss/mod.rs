@@ -1,4 +1,4 @@
-//! The OSS dialect: HEAD, ListObjectsV2 and range GETs of one bucket, signed with V4 or V1 or not at all. It does not
+//! The OSS dialect: the requests of one bucket, signed with V4 or V1 or not at all. It does not
 //! retry, but for a range whose kept signature is refused. Invariant: each call reads one version of one object, or one page.
 
 mod address;
@@ -7,22 +7,22 @@ mod process;
 mod sign;
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use http::{HeaderMap, Method, header};
+use bytes::Bytes;
+use http::{HeaderMap, Method};
 use reqsign_core::OsEnv;
-use reqwest::Response;
-use tokio::time::timeout;
 
 use super::answer::{self, Answer};
 use super::listing::Tokens;
 use super::page::{Answered, PageClient};
 use super::range::{RangeClient, client_builder};
+use super::requests::Requests;
 use super::{
-    ETag, Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, RangeRequest, RangeSink, Result, Tell,
+    Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part,
+    PartCopy, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 use address::Address;
@@ -32,11 +32,10 @@ use sign::OssSigner;
 /// One bucket of OSS.
 #[derive(Debug)]
 struct OssStore {
-    http: reqwest::Client,
     ranges: RangeClient,
     pages: PageClient,
-    signer: OssSigner,
-    stall_timeout: Duration,
+    requests: Requests,
+    signer: Arc<OssSigner>,
     metrics: Arc<Metrics>,
 }
 
@@ -48,31 +47,18 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
     let address = Address::new(options).map_err(|error| invalid(error.to_string()))?;
     let sources = Sources::new(&options.credentials, &options.bucket, OsEnv).map_err(|error| answer::transport(Op::List, &root, &error))?;
     let http = client_builder(options).build().map_err(|error| answer::transport(Op::List, &root, &error))?;
-    let signer = OssSigner::new(address, options.signature, sources);
+    let signer = Arc::new(OssSigner::new(address, options.signature, sources, options.requester_pays));
     signer.sign(Op::List, Method::GET, &root, &[]).await?;
     let ranges = RangeClient::new(http.clone(), options, metrics.clone());
     let pages = PageClient::new(http.clone(), options.stall_timeout, Tokens::Encoded);
-    Ok(Arc::new(OssStore { http, ranges, pages, signer, stall_timeout: options.stall_timeout, metrics }))
+    let requests = Requests::new(http, options, signer.clone(), metrics.clone());
+    Ok(Arc::new(OssStore { ranges, pages, requests, signer, metrics }))
 }
 
 #[async_trait]
 impl ObjectStore for OssStore {
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
-        let response = self.send_head(key).await?;
-        let headers = response.headers();
-        if !response.status().is_success() {
-            return Err(refused_head(response.status().as_u16(), headers, key));
-        }
-        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        let meta = || {
-            Some(ObjectMeta {
-                key: key.clone(),
-                size: text(header::CONTENT_LENGTH)?.parse().ok()?,
-                etag: ETag::from(text(header::ETAG)?),
-                modified: text(header::LAST_MODIFIED).map_or(Some(UNIX_EPOCH), |date| httpdate::parse_http_date(date).ok())?,
-            })
-        };
-        meta().ok_or_else(|| Error::new(ErrorKind::Corrupt, Op::Head, key, "the answer has no length, no ETag or no readable date"))
+        self.requests.facts(key).await.map(|details| details.meta)
     }
 
     async fn list(&self, request: &ListRequest) -> Result<ListPage> {
@@ -104,35 +90,69 @@ impl ObjectStore for OssStore {
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        match self.ranges.get(&self.signer, request, sink).await {
+        match self.ranges.get(&*self.signer, request, sink).await {
             // Made with a token or key that has ended since: refused before any byte of the range.
             Err(error) if error.kind == ErrorKind::BadCredentials && self.signer.forget(&request.key) => {
-                self.ranges.get(&self.signer, request, sink).await
+                self.ranges.get(&*self.signer, request, sink).await
             }
             result => result,
         }
     }
-}
 
-impl OssStore {
-    async fn send_head(&self, key: &Key) -> Result<Response> {
-        let signed = self.signer.sign(Op::Head, Method::HEAD, key, &[]).await?;
-        self.metrics.head_requests.add(1);
-        let sent = self.http.head(signed.url).headers(signed.headers).send();
-        match timeout(self.stall_timeout, sent).await {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => Err(answer::transport(Op::Head, key, &error)),
-            Err(_) => Err(Error::new(ErrorKind::Timeout, Op::Head, key, format!("no answer for {:?}", self.stall_timeout))),
-        }
+    async fn details(&self, key: &Key) -> Result<Details> {
+        self.requests.details(key).await
+    }
+
+    async fn put(&self, request: &PutRequest) -> Result<Written> {
+        self.requests.put(request).await
+    }
+
+    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
+        self.requests.create_upload(key, headers).await
+    }
+
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+        self.requests.upload_part(upload, number, body).await
+    }
+
+    async fn copy_part(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
+        self.requests.copy_part(upload, number, source).await
+    }
+
+    async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
+        self.requests.complete_upload(upload, parts, condition).await
+    }
+
+    async fn abort_upload(&self, upload: &Upload) -> Result<()> {
+        self.requests.abort_upload(upload).await
+    }
+
+    async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
+        self.requests.list_uploads(prefix, after).await
+    }
+
+    async fn copy(&self, request: &CopyRequest) -> Result<Written> {
+        self.requests.copy(request).await
+    }
+
+    async fn delete(&self, key: &Key) -> Result<()> {
+        self.requests.delete(key).await
+    }
+
+    async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {
+        self.requests.put_symlink(key, target, headers, condition).await
     }
 }
 
-/// The error of a HEAD, which has no body: OSS sends the error document in base64 in `x-oss-err`, and the number of the
-/// exact cause in `x-oss-ec`.
-fn refused_head(status: u16, headers: &HeaderMap, key: &Key) -> Error {
+/// The error of an answer without success. That of a HEAD has no body: OSS sends the error document in base64 in `x-oss-err`,
+/// and the number of the exact cause in `x-oss-ec`.
+fn refused(op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
+    if !body.is_empty() {
+        return Answer::new(status, headers, body).into_error(op, key);
+    }
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let document = text("x-oss-err").and_then(|encoded| BASE64_STANDARD.decode(encoded).ok()).unwrap_or_default();
-    let mut error = Answer::new(status, headers, &document).into_error(Op::Head, key);
+    let mut error = Answer::new(status, headers, &document).into_error(op, key);
     if let Some(cause) = text("x-oss-ec") {
         error.message = format!("{} (x-oss-ec {cause})", error.message);
     }
@@ -149,9 +169,9 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("x-oss-err", document.parse().unwrap());
         headers.insert("x-oss-ec", "0015-00000101".parse().unwrap());
-        let error = refused_head(404, &headers, &Key::from("k"));
+        let error = refused(Op::Head, &Key::from("k"), 404, &headers, b"");
         assert_eq!((error.kind, error.request_id.as_deref()), (ErrorKind::NoSuchBucket, Some("R1")));
         assert_eq!(error.message, "gone (x-oss-ec 0015-00000101)");
-        assert_eq!(refused_head(404, &HeaderMap::new(), &Key::from("k")).kind, ErrorKind::NotFound);
+        assert_eq!(refused(Op::Head, &Key::from("k"), 404, &HeaderMap::new(), b"").kind, ErrorKind::NotFound);
     }
 }

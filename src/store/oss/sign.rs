@@ -1,14 +1,14 @@
 //! Signs requests to OSS through reqsign, in the shape in which its signatures are those of the vendor. It sends
-//! nothing. Invariant: a signature covers method, bucket, key and query, never Range or If-Match, so the one of a GET
-//! serves all ranges of its object.
+//! nothing. Invariant: a signature covers method, bucket, key, query and the headers that OSS names, never Range or If-Match, so
+//! the one of a GET serves all ranges of its object.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderValue, Method};
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use parking_lot::Mutex;
 use reqsign_aliyun_oss::{Credential, RequestSigner, SigningVersion};
 use reqsign_core::{Context, ErrorKind as SignErrorKind, Signer};
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::address::Address;
 use super::credentials::Sources;
 use crate::store::range::{SignGet, SignedGet};
+use crate::store::requests::{REQUEST_PAYER, Unsigned, Voice};
 use crate::store::{Error, ErrorKind, Key, Op, Result, Signature};
 
 /// How long the signature of a GET is used. Less than the two minutes that credentials usually have left when they sign,
@@ -28,11 +29,15 @@ const KEPT_SIGNATURES: usize = 4096;
 
 const SECURITY_TOKEN: &str = "x-oss-security-token";
 
+/// Who pays, when it is whoever asks.
+const PAYER: HeaderName = HeaderName::from_static("x-oss-request-payer");
+
 /// Signs for one bucket.
 pub(super) struct OssSigner {
     address: Address,
     /// None for anonymous access.
     signer: Option<Signer<Credential>>,
+    requester_pays: bool,
     kept: Mutex<HashMap<Key, Kept>>,
 }
 
@@ -50,7 +55,7 @@ impl fmt::Debug for OssSigner {
 }
 
 impl OssSigner {
-    pub fn new(address: Address, signature: Signature, sources: Sources) -> Self {
+    pub fn new(address: Address, signature: Signature, sources: Sources, requester_pays: bool) -> Self {
         let rules = RequestSigner::new(&address.bucket);
         let rules = match signature {
             Signature::None => None,
@@ -61,25 +66,39 @@ impl OssSigner {
             }
         };
         let signer = rules.map(|rules| Signer::new(Context::new(), sources, rules));
-        Self { address, signer, kept: Mutex::new(HashMap::new()) }
+        Self { address, signer, requester_pays, kept: Mutex::new(HashMap::new()) }
     }
 
-    /// URL and headers of a request for `key`, or for the bucket when it is empty.
+    /// URL and headers of a request for `key` that has none of its own, or for the bucket when it is empty.
     pub async fn sign(&self, op: Op, method: Method, key: &Key, query: &[(&str, &[u8])]) -> Result<SignedGet> {
+        let mut headers = HeaderMap::new();
+        if self.requester_pays && self.signer.is_some() {
+            headers.insert(PAYER, HeaderValue::from_static(REQUEST_PAYER.1));
+        }
+        self.sign_with(op, method, key, query, headers).await
+    }
+
+    /// The same with `headers`, of which the signature covers those that OSS signs.
+    async fn sign_with(&self, op: Op, method: Method, key: &Key, query: &[(&str, &[u8])], headers: HeaderMap) -> Result<SignedGet> {
         let invalid = |message: &str| Error::new(ErrorKind::Invalid, op, key, message);
         let target = self.address.target(key, query).ok_or_else(|| invalid("a URL cannot say a key with a component . or .."))?;
-        let Some(signer) = &self.signer else { return Ok(SignedGet { url: target.url, headers: HeaderMap::new() }) };
+        let Some(signer) = &self.signer else { return Ok(SignedGet { url: target.url, headers }) };
         if key.to_str().is_none() || query.iter().any(|(_, value)| std::str::from_utf8(value).is_err()) {
             return Err(invalid("OSS signs only names that are UTF-8"));
         }
         // The resource that OSS signs is /bucket/key whatever the URL looks like. reqsign takes path style for anything
         // whose host does not begin with the bucket, and a bucket named like the beginning of a host for virtual-host style.
-        // So what it sees is always virtual-host style. It also sees no other headers: V4 would sign each of them.
+        // So what it sees is always virtual-host style. It sees no headers but those
+        // that belong to every signature: V4 would sign each of them.
         let uri = format!("http://{}.oss{}", self.address.bucket, target.path_and_query);
         let request = http::Request::builder().method(method).uri(uri).body(());
         let (mut parts, ()) = request.map_err(|_| invalid("the key gives no valid URL"))?.into_parts();
+        let (signed, others) = headers.into_iter().filter_map(|(name, value)| Some((name?, value))).partition(|(name, _)| is_signed(name));
+        parts.headers = signed;
         signer.sign(&mut parts, None).await.map_err(|error| translate(&error, op, key))?;
-        Ok(SignedGet { url: target.url, headers: as_the_vendor_writes(parts.headers) })
+        let mut headers = as_the_vendor_writes(parts.headers);
+        headers.extend::<HeaderMap>(others);
+        Ok(SignedGet { url: target.url, headers })
     }
 
     /// Drops the kept signature of `key`; false when there is none, or when it is as new as can be.
@@ -87,6 +106,11 @@ impl OssSigner {
         let kept = self.kept.lock().remove(key);
         kept.is_some_and(|kept| kept.uses > 1)
     }
+}
+
+/// Whether OSS signs this header, in V4 as in V1.
+fn is_signed(name: &HeaderName) -> bool {
+    *name == CONTENT_TYPE || name.as_str() == "content-md5" || name.as_str().starts_with("x-oss-")
 }
 
 /// The headers of a signature without what reqsign adds to the vendor's form: an empty `AdditionalHeaders=`, and blanks.
@@ -110,6 +134,24 @@ fn translate(error: &reqsign_core::Error, op: Op, key: &Key) -> Error {
         SignErrorKind::RateLimited | SignErrorKind::Unexpected => ErrorKind::Unavailable,
     };
     Error::new(kind, op, key, error.to_string())
+}
+
+#[async_trait]
+impl Voice for OssSigner {
+    async fn sign(&self, unsigned: &Unsigned<'_>) -> Result<SignedGet> {
+        let Unsigned { op, method, key, query, headers } = unsigned;
+        let query: Vec<(&str, &[u8])> = query.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+        self.sign_with(*op, method.clone(), key, &query, (*headers).clone()).await
+    }
+
+    /// The signer renews credentials itself before they end, and signs each of these requests anew.
+    async fn renew(&self, _: &Error, _: Instant) -> bool {
+        false
+    }
+
+    fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
+        super::refused(op, key, status, headers, body)
+    }
 }
 
 #[async_trait]

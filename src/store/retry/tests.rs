@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-use super::super::ETag;
+use tokio::time::Instant;
+
+use super::super::{ETag, Error, ErrorKind};
 use super::*;
 
 const SIZE: u64 = 10_000;

@@ -1,5 +1,5 @@
-//! The S3 dialect: HEADs through the SDK, data GETs and listings through what both dialects share, with signatures of our
-//! own. One attempt a call; the SDK's retries are off because the decorator above does it for both dialects.
+//! The S3 dialect: HEADs through the SDK, data GETs, listings and writes through what both dialects share, with signatures of
+//! our own. One attempt a call; the SDK's retries are off because the decorator above does it for both dialects.
 //! Invariant: all requests go to the same address, resolved by the SDK's endpoint rules.
 
 mod credentials;
@@ -25,10 +25,12 @@ use aws_sdk_s3::config::{
     AppName, BehaviorVersion, IdentityCache, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedCredentialsProvider,
     StalledStreamProtectionConfig,
 };
+use aws_sdk_s3::types::RequestPayer;
 use aws_smithy_http_client::proxy::ProxyConfig;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use aws_smithy_http_client::{Builder, Connector};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::answer;
@@ -36,8 +38,11 @@ use super::endpoint::{self, Endpoint};
 use super::listing::Tokens;
 use super::page::PageClient;
 use super::range::{self, RangeClient};
-use super::{ETag, Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Result, Signature};
-use super::{RangeRequest, RangeSink, Tell};
+use super::requests::{Requests, Voice};
+use super::{
+    Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options,
+    Part, PartCopy, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,
+};
 use crate::metrics::Metrics;
 use sign::Signer;
 
@@ -46,7 +51,9 @@ pub(super) struct S3 {
     client: Client,
     bucket: String,
     region: String,
-    signer: Signer,
+    signer: Arc<Signer>,
+    requester_pays: bool,
+    requests: Requests,
     ranges: RangeClient,
     pages: PageClient,
     /// Set once a listing came that XML could not say.
@@ -83,11 +90,14 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
     let http =
         range::client_builder(options).build().map_err(|error| invalid(format!("cannot set up TLS: {}", answer::innermost(&error))))?;
 
+    let signer = Arc::new(Signer::new(base.url(), region.to_string(), credentials.clone(), options.requester_pays));
     Ok(Arc::new(S3 {
-        client: client(options, endpoint.as_ref(), region.clone(), path_style, credentials.clone()),
+        client: client(options, endpoint.as_ref(), region.clone(), path_style, credentials),
         bucket: options.bucket.clone(),
         region: region.to_string(),
-        signer: Signer::new(base.url(), region.to_string(), credentials),
+        requester_pays: options.requester_pays,
+        requests: Requests::new(http.clone(), options, signer.clone(), metrics.clone()),
+        signer,
         pages: PageClient::new(http.clone(), options.stall_timeout, Tokens::Plain),
         ranges: RangeClient::new(http, options, metrics.clone()),
         url_encoded: AtomicBool::new(false),
@@ -183,11 +193,55 @@ impl ObjectStore for S3 {
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
         let started = Instant::now();
-        match self.ranges.get(&self.signer, request, sink).await {
+        match self.ranges.get(&*self.signer, request, sink).await {
             // A refusal comes instead of bytes: the sink is as it was.
-            Err(error) if self.may_renew(&error, started).await => self.ranges.get(&self.signer, request, sink).await,
+            Err(error) if self.may_renew(&error, started).await => self.ranges.get(&*self.signer, request, sink).await,
             result => result,
         }
+    }
+
+    async fn details(&self, key: &Key) -> Result<Details> {
+        self.requests.details(key).await
+    }
+
+    async fn put(&self, request: &PutRequest) -> Result<Written> {
+        self.requests.put(request).await
+    }
+
+    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
+        self.requests.create_upload(key, headers).await
+    }
+
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+        self.requests.upload_part(upload, number, body).await
+    }
+
+    async fn copy_part(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
+        self.requests.copy_part(upload, number, source).await
+    }
+
+    async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
+        self.requests.complete_upload(upload, parts, condition).await
+    }
+
+    async fn abort_upload(&self, upload: &Upload) -> Result<()> {
+        self.requests.abort_upload(upload).await
+    }
+
+    async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
+        self.requests.list_uploads(prefix, after).await
+    }
+
+    async fn copy(&self, request: &CopyRequest) -> Result<Written> {
+        self.requests.copy(request).await
+    }
+
+    async fn delete(&self, key: &Key) -> Result<()> {
+        self.requests.delete(key).await
+    }
+
+    async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {
+        self.requests.put_symlink(key, target, headers, condition).await
     }
 }
 
@@ -195,7 +249,8 @@ impl S3 {
     async fn head_once(&self, key: &Key) -> Result<ObjectMeta> {
         let name = text(Op::Head, key)?;
         self.metrics.head_requests.add(1);
-        let sent = self.client.head_object().bucket(&self.bucket).key(name).send().await;
+        let payer = self.requester_pays.then_some(RequestPayer::Requester);
+        let sent = self.client.head_object().bucket(&self.bucket).key(name).set_request_payer(payer).send().await;
         let found = sent.map_err(|error| failure::sdk(Op::Head, key, &self.region, &error))?;
         let size = found.content_length().and_then(|length| u64::try_from(length).ok());
         let modified = found.last_modified().and_then(|date| SystemTime::try_from(*date).ok());
@@ -205,11 +260,8 @@ impl S3 {
         }
     }
 
-    /// Whether credentials were forgotten because of `error` and others may be had. A HEAD has no body to say that
-    /// it is the credentials which are refused.
     async fn may_renew(&self, error: &Error, started: Instant) -> bool {
-        let refused = error.kind == ErrorKind::BadCredentials || (error.kind == ErrorKind::AccessDenied && error.op == Op::Head);
-        refused && self.signer.renew(started).await
+        Voice::renew(&*self.signer, error, started).await
     }
 }
 

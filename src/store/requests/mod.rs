@@ -1,0 +1,233 @@
+//! Requests that change a bucket, and those that ask for more than a HEAD tells: formed, signed, sent and read in one way for both
+//! dialects, which differ in signature, header names and checksum. One attempt a call, and one more with renewed credentials. It
+//! does not retry. Invariant: a body is sent as it was given, without a copy, and with its length.
+
+mod adapt;
+mod body;
+mod documents;
+mod headers;
+mod objects;
+mod uploads;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, header};
+use reqwest::Response;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use self::body::{Leaving, Watched};
+use self::headers::Names;
+use super::answer;
+use super::range::SignedGet;
+use super::{Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result};
+use crate::metrics::Metrics;
+
+pub(super) use self::headers::REQUEST_PAYER;
+
+/// No document is longer: 1000 unfinished uploads with keys of 1 KiB, each byte percent-encoded, are half of it.
+const BODY_LIMIT: usize = 8 << 20;
+
+/// A store may take so many times the stall timeout to make an object durable whose last byte it has.
+const STALLS_TO_STORE: u32 = 4;
+
+/// A request before it is signed. The key is empty when it is about the bucket.
+#[derive(Debug)]
+pub(super) struct Unsigned<'a> {
+    pub op: Op,
+    pub method: Method,
+    pub key: &'a Key,
+    pub query: &'a [(&'static str, String)],
+    pub headers: &'a HeaderMap,
+}
+
+/// What of a request is a dialect's own.
+#[async_trait]
+pub(super) trait Voice: fmt::Debug + Send + Sync {
+    /// The URL, and the headers that are to be sent: those given and those of the signature.
+    async fn sign(&self, unsigned: &Unsigned<'_>) -> Result<SignedGet>;
+
+    /// After a refusal: whether another signature may help.
+    async fn renew(&self, error: &Error, started: Instant) -> bool;
+
+    /// The error that an answer without success is.
+    fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error;
+}
+
+/// The HTTP client of everything but data GETs and listings.
+#[derive(Debug)]
+pub(super) struct Requests {
+    dialect: Dialect,
+    bucket: String,
+    http: reqwest::Client,
+    voice: Arc<dyn Voice>,
+    names: Names,
+    stall_timeout: Duration,
+    /// Longest silence of a store that copies or puts parts together.
+    work_timeout: Duration,
+    metrics: Arc<Metrics>,
+    /// S3: checksums are sent; not any more once the endpoint refused one.
+    checksums: AtomicBool,
+    /// S3: conditions are sent; not any more once the endpoint said that it has none.
+    conditions: AtomicBool,
+}
+
+/// One request.
+#[derive(Debug)]
+struct Call<'a> {
+    op: Op,
+    method: Method,
+    key: &'a Key,
+    query: Vec<(&'static str, String)>,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl<'a> Call<'a> {
+    fn new(op: Op, method: Method, key: &'a Key) -> Self {
+        Self { op, method, key, query: Vec::new(), headers: HeaderMap::new(), body: Bytes::new() }
+    }
+
+    fn with(self, query: impl Into<Vec<(&'static str, String)>>) -> Self {
+        Self { query: query.into(), ..self }
+    }
+
+    fn headed(self, headers: HeaderMap) -> Self {
+        Self { headers, ..self }
+    }
+
+    fn bearing(self, body: Bytes) -> Self {
+        Self { body, ..self }
+    }
+
+    /// The store works before it answers, and may send blanks meanwhile.
+    fn is_long(&self) -> bool {
+        matches!(self.op, Op::Copy | Op::CopyPart | Op::CompleteUpload)
+    }
+}
+
+/// A success.
+#[derive(Debug)]
+struct Reply {
+    status: u16,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+impl Requests {
+    /// `http` comes from [`client_builder`](super::range::client_builder).
+    pub fn new(http: reqwest::Client, options: &Options, voice: Arc<dyn Voice>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            dialect: options.dialect,
+            bucket: options.bucket.clone(),
+            http,
+            voice,
+            names: Names::new(options),
+            stall_timeout: options.stall_timeout,
+            work_timeout: options.request_timeout,
+            metrics,
+            checksums: AtomicBool::new(options.dialect == Dialect::S3),
+            conditions: AtomicBool::new(true),
+        }
+    }
+
+    fn polynomial(&self) -> Polynomial {
+        match self.dialect {
+            Dialect::S3 => Polynomial::Nvme,
+            Dialect::Oss => Polynomial::Ecma,
+        }
+    }
+
+    /// Sends `call` and reads its answer; anything but a success is an error.
+    async fn send(&self, call: &Call<'_>) -> Result<Reply> {
+        let started = Instant::now();
+        match self.attempt(call).await {
+            Err(error) if self.voice.renew(&error, started).await => self.attempt(call).await,
+            result => result,
+        }
+    }
+
+    async fn attempt(&self, call: &Call<'_>) -> Result<Reply> {
+        let mut headers = call.headers.clone();
+        self.names.pay(&mut headers);
+        let unsigned = Unsigned { op: call.op, method: call.method.clone(), key: call.key, query: &call.query, headers: &headers };
+        let mut signed = self.voice.sign(&unsigned).await?;
+        if matches!(call.method, Method::PUT | Method::POST) {
+            // Also of an empty body: there are stores that insist on it.
+            signed.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(call.body.len()));
+        }
+        self.count(call.op);
+        let mut response = self.exchange(call, signed).await?;
+        let status = response.status();
+        let headers = std::mem::take(response.headers_mut());
+        let body = self.document(call, &mut response).await?;
+        if status.is_success() {
+            return Ok(Reply { status: status.as_u16(), headers, body });
+        }
+        Err(self.voice.refused(call.op, call.key, status.as_u16(), &headers, &body))
+    }
+
+    /// The head of the answer. Silence is measured from the last piece of the body that left.
+    async fn exchange(&self, call: &Call<'_>, signed: SignedGet) -> Result<Response> {
+        let leaving = Leaving::new(self.metrics.clone());
+        let request = self.http.request(call.method.clone(), signed.url).headers(signed.headers);
+        let request = if call.body.is_empty() {
+            request
+        } else {
+            request.body(reqwest::Body::wrap(Watched::new(call.body.clone(), leaving.clone())))
+        };
+        let answer = match () {
+            () if call.is_long() => self.work_timeout,
+            () if call.body.is_empty() => self.stall_timeout,
+            () => self.stall_timeout * STALLS_TO_STORE,
+        };
+        let mut sent = std::pin::pin!(request.send());
+        loop {
+            let due = || leaving.last() + if leaving.is_over(call.body.len()) { answer } else { self.stall_timeout };
+            match timeout_at(due(), &mut sent).await {
+                Ok(result) => return result.map_err(|error| answer::transport(call.op, call.key, &error)),
+                Err(_) if due() > Instant::now() => {}
+                Err(_) => {
+                    let (left, total) = (leaving.bytes(), call.body.len());
+                    let message = match left {
+                        left if left < total => {
+                            format!("{left} of {total} bytes were sent and then nothing moved for {:?}", self.stall_timeout)
+                        }
+                        _ => format!("no answer for {answer:?}"),
+                    };
+                    return Err(Error::new(ErrorKind::Timeout, call.op, call.key, message));
+                }
+            }
+        }
+    }
+
+    async fn document(&self, call: &Call<'_>, response: &mut Response) -> Result<Vec<u8>> {
+        let silence = if call.is_long() { self.work_timeout } else { self.stall_timeout };
+        let mut body = Vec::new();
+        loop {
+            match timeout(silence, response.chunk()).await {
+                Ok(Ok(Some(piece))) if body.len() + piece.len() <= BODY_LIMIT => body.extend_from_slice(&piece),
+                Ok(Ok(Some(_))) => return Err(Error::new(ErrorKind::Corrupt, call.op, call.key, "the answer is too long")),
+                Ok(Ok(None)) => return Ok(body),
+                Ok(Err(error)) => return Err(answer::transport(call.op, call.key, &error)),
+                Err(_) => return Err(Error::new(ErrorKind::Timeout, call.op, call.key, format!("no byte for {silence:?}"))),
+            }
+        }
+    }
+
+    fn count(&self, op: Op) {
+        let counter = match op {
+            Op::Head => &self.metrics.head_requests,
+            Op::Get => &self.metrics.get_requests,
+            Op::List | Op::ListUploads => &self.metrics.list_requests,
+            Op::Put | Op::CreateUpload | Op::UploadPart | Op::CompleteUpload => &self.metrics.put_requests,
+            Op::Copy | Op::CopyPart => &self.metrics.copy_requests,
+            Op::Delete | Op::AbortUpload => &self.metrics.delete_requests,
+        };
+        counter.add(1);
+    }
+}

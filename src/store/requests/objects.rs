@@ -1,0 +1,162 @@
+//! Whole objects: their details, PUT, copy, DELETE, symbolic links. Invariant: the checksum that the store tells of what it took
+//! is that of what was sent, or the write is an error.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, header};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
+
+use super::documents::Outcome;
+use super::headers::{CARRIED, encoded};
+use super::{Call, Reply, Requests};
+use crate::store::symlink::{self, Link};
+use crate::store::{
+    Condition, CopyRequest, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, Op, PutRequest, Result, SYMLINK_SIZE, Written,
+};
+
+/// The longest target that OSS keeps in a link of its own, a key.
+const LONGEST_KEY: usize = 1023;
+
+/// How OSS writes the key that a link leads to.
+const TARGET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+impl Requests {
+    /// What HEAD tells, and where a link of the store's own leads.
+    pub async fn facts(&self, key: &Key) -> Result<Details> {
+        let mut headers = HeaderMap::new();
+        if self.sends_checksums() {
+            headers.insert(self.names.vendor("checksum-mode"), HeaderValue::from_static("ENABLED"));
+        }
+        let found = self.send(&Call::new(Op::Head, Method::HEAD, key).headed(headers)).await;
+        let is_link = self.dialect == Dialect::Oss
+            && match &found {
+                Ok(reply) => reply.headers.get("x-oss-object-type").is_some_and(|kind| kind == "Symlink"),
+                // HEAD follows links: to nothing, to another link.
+                Err(error) => error.code.as_deref().is_some_and(|code| code.starts_with("SymlinkTarget") || code == "InvalidTargetType"),
+            };
+        if is_link { self.own_link(key).await } else { self.names.details(key, &found?.headers) }
+    }
+
+    /// What a link of OSS is by itself.
+    async fn own_link(&self, key: &Key) -> Result<Details> {
+        let mut reply = self.send(&Call::new(Op::Head, Method::GET, key).with([("symlink", String::new())])).await?;
+        reply.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(SYMLINK_SIZE));
+        let target = reply.headers.get("x-oss-symlink-target").map(|target| percent_decode(target.as_bytes()).collect());
+        let target = target.ok_or_else(|| Error::new(ErrorKind::Corrupt, Op::Head, key, "the answer does not say where the link leads"))?;
+        Ok(Details { symlink: Some(target), ..self.names.details(key, &reply.headers)? })
+    }
+
+    pub async fn details(&self, key: &Key) -> Result<Details> {
+        let mut details = self.facts(key).await?;
+        if details.symlink.is_none() {
+            details.symlink = match symlink::recognise(details.meta.size, &details.headers) {
+                None => None,
+                Some(Link::To(target)) => Some(target),
+                Some(Link::Inside) => Some(symlink::inside(&self.content(key, &details.meta.etag).await?)),
+            };
+        }
+        Ok(details)
+    }
+
+    /// All of an object that is known to be small.
+    async fn content(&self, key: &Key, etag: &ETag) -> Result<Vec<u8>> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::IF_MATCH, super::headers::sayable(Op::Get, key, etag.as_str())?);
+        Ok(self.send(&Call::new(Op::Get, Method::GET, key).headed(headers)).await?.body)
+    }
+
+    pub async fn put(&self, request: &PutRequest) -> Result<Written> {
+        let PutRequest { key, body, headers, condition } = request;
+        let object = self.names.of_object(Op::Put, key, headers)?;
+        let crc64 = self.polynomial().of(body);
+        let form = |mut headers: HeaderMap, checksums| {
+            headers.extend(object.clone());
+            if checksums {
+                headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(crc64));
+            }
+            Call::new(Op::Put, Method::PUT, key).headed(headers).bearing(body.clone())
+        };
+        let reply = self.write(Op::Put, key, condition, form).await?;
+        self.compare(Op::Put, key, Some(crc64), &reply)?;
+        Ok(Written { etag: header_etag(Op::Put, key, &reply)? })
+    }
+
+    pub async fn copy(&self, request: &CopyRequest) -> Result<Written> {
+        let CopyRequest { source, etag, target, headers, condition } = request;
+        let mut object = self.names.copy_from(Op::Copy, &self.bucket, source, etag)?;
+        let directive = match headers {
+            None => {
+                object.extend(self.names.of_object(Op::Copy, target, &Headers::default())?);
+                "COPY"
+            }
+            Some(headers) => {
+                let before = self.send(&Call::new(Op::Head, Method::HEAD, source)).await?.headers;
+                object.extend(CARRIED.into_iter().filter_map(|name| Some((name.clone(), before.get(name)?.clone()))));
+                object.extend(self.names.of_object(Op::Copy, target, headers)?);
+                "REPLACE"
+            }
+        };
+        object.insert(self.names.vendor("metadata-directive"), HeaderValue::from_static(directive));
+        let form = |mut headers: HeaderMap, _| {
+            headers.extend(object.clone());
+            Call::new(Op::Copy, Method::PUT, target).headed(headers)
+        };
+        let reply = self.write(Op::Copy, target, condition, form).await?;
+        let etag = self.outcome(Op::Copy, target, &reply)?.etag();
+        Ok(Written { etag: etag.ok_or_else(|| no_etag(Op::Copy, target))? })
+    }
+
+    pub async fn delete(&self, key: &Key) -> Result<()> {
+        gone(self.send(&Call::new(Op::Delete, Method::DELETE, key)).await)
+    }
+
+    /// A link of the store's own where it has such and can say the target; OSS keeps a key, which begins with no slash.
+    pub async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {
+        let is_key = target.len() <= LONGEST_KEY && !matches!(target.first(), None | Some(b'/' | b'\\'));
+        if self.dialect == Dialect::S3 || !is_key {
+            return self.put(&symlink::put(key, target, headers, condition)?).await;
+        }
+        let mut object = self.names.of_object(Op::Put, key, headers)?;
+        let encoded = percent_encode(target, TARGET).to_string();
+        object.insert("x-oss-symlink-target", HeaderValue::try_from(encoded).expect("percent-encoding leaves what a header takes"));
+        let form = |mut headers: HeaderMap, _| {
+            headers.extend(object.clone());
+            Call::new(Op::Put, Method::PUT, key).with([("symlink", String::new())]).headed(headers).bearing(Bytes::new())
+        };
+        let reply = self.write(Op::Put, key, condition, form).await?;
+        Ok(Written { etag: header_etag(Op::Put, key, &reply)? })
+    }
+
+    /// Compares the checksum of what was sent with what the store tells, if it does.
+    pub(super) fn compare(&self, op: Op, key: &Key, sent: Option<u64>, reply: &Reply) -> Result<()> {
+        match (sent, self.names.crc64(&reply.headers)) {
+            (Some(sent), Some(taken)) if taken.value != sent => {
+                let message = format!("the store has content with CRC64 {:016x}, sent was {sent:016x}", taken.value);
+                Err(Error::new(ErrorKind::Corrupt, op, key, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a document says; one that is an error became so after the answer had begun with success.
+    pub(super) fn outcome(&self, op: Op, key: &Key, reply: &Reply) -> Result<Outcome> {
+        let body = super::documents::trimmed(&reply.body);
+        Outcome::read(body).ok_or_else(|| self.voice.refused(op, key, reply.status, &reply.headers, body))
+    }
+}
+
+/// What is not there needs no deleting.
+pub(super) fn gone(result: Result<Reply>) -> Result<()> {
+    match result {
+        Err(error) if error.kind != ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn header_etag(op: Op, key: &Key, reply: &Reply) -> Result<ETag> {
+    let text = reply.headers.get(header::ETAG).and_then(|value| value.to_str().ok());
+    text.map(ETag::quoted).ok_or_else(|| no_etag(op, key))
+}
+
+pub(super) fn no_etag(op: Op, key: &Key) -> Error {
+    Error::new(ErrorKind::Corrupt, op, key, "the answer does not tell the ETag")
+}

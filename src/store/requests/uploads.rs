@@ -1,0 +1,115 @@
+//! Multipart uploads: begin, send and copy parts, complete, abort, list. Invariant: an object is complete only when its checksum
+//! is that of its parts one after another, wherever the store tells it.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, header};
+
+use super::documents::{completion, uploads};
+use super::headers::{decoded, encoded};
+use super::objects::{gone, header_etag, no_etag};
+use super::{Call, Requests};
+use crate::store::{Condition, Dialect, Error, ErrorKind, Headers, Key, Op, Part, PartCopy, Result, Upload, UploadsPage, Written};
+
+/// What S3 calls the checksum, and that it is one of the whole.
+const ALGORITHM: &str = "CRC64NVME";
+const WHOLE: &str = "FULL_OBJECT";
+
+impl Requests {
+    pub async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
+        let object = self.names.of_object(Op::CreateUpload, key, headers)?;
+        let form = |mut headers: HeaderMap, checksums| {
+            headers.extend(object.clone());
+            if checksums {
+                headers.insert(self.names.vendor("checksum-algorithm"), HeaderValue::from_static(ALGORITHM));
+                headers.insert(self.names.vendor("checksum-type"), HeaderValue::from_static(WHOLE));
+            }
+            Call::new(Op::CreateUpload, Method::POST, key).with([("uploads", String::new())]).headed(headers)
+        };
+        let reply = self.write(Op::CreateUpload, key, &Condition::Any, form).await?;
+        let id = self.outcome(Op::CreateUpload, key, &reply)?.upload_id.filter(|id| !id.is_empty());
+        let id = id.ok_or_else(|| Error::new(ErrorKind::Corrupt, Op::CreateUpload, key, "the answer does not name the upload"))?;
+        let confirmed = || reply.headers.get(self.names.vendor("checksum-algorithm")).is_some_and(|algorithm| algorithm == ALGORITHM);
+        Ok(Upload { key: key.clone(), id, checksummed: self.dialect == Dialect::Oss || confirmed() })
+    }
+
+    pub async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+        let (key, size) = (&upload.key, body.len() as u64);
+        let crc64 = upload.checksummed.then(|| self.polynomial().of(&body));
+        let form = |mut headers: HeaderMap, checksums| {
+            if let Some(crc64) = crc64.filter(|_| checksums) {
+                headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(crc64));
+            }
+            Call::new(Op::UploadPart, Method::PUT, key).with(part_query(upload, number)).headed(headers).bearing(body.clone())
+        };
+        let reply = self.write(Op::UploadPart, key, &Condition::Any, form).await?;
+        self.compare(Op::UploadPart, key, crc64, &reply)?;
+        Ok(Part { number, etag: header_etag(Op::UploadPart, key, &reply)?, size, crc64 })
+    }
+
+    pub async fn copy_part(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
+        let (key, range) = (&upload.key, &source.range);
+        if range.is_empty() {
+            return Err(Error::new(ErrorKind::Invalid, Op::CopyPart, key, "a part that is copied has at least one byte"));
+        }
+        let mut headers = self.names.copy_from(Op::CopyPart, &self.bucket, &source.source, &source.etag)?;
+        let bytes = format!("bytes={}-{}", range.start, range.end - 1);
+        headers.insert(self.names.vendor("copy-source-range"), HeaderValue::try_from(bytes).expect("digits are valid in a header"));
+        let reply = self.send(&Call::new(Op::CopyPart, Method::PUT, key).with(part_query(upload, number)).headed(headers)).await?;
+        let etag = self.outcome(Op::CopyPart, key, &reply)?.etag().ok_or_else(|| no_etag(Op::CopyPart, key))?;
+        Ok(Part { number, etag, size: range.end - range.start, crc64: None })
+    }
+
+    pub async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
+        let key = &upload.key;
+        let body = Bytes::from(completion(parts));
+        let crc64 = self.polynomial().of_parts(parts);
+        let form = |mut headers: HeaderMap, checksums| {
+            headers.extend(self.names.of_completion());
+            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+            if let Some(crc64) = crc64.filter(|_| checksums && upload.checksummed) {
+                headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(crc64));
+                headers.insert(self.names.vendor("checksum-type"), HeaderValue::from_static(WHOLE));
+            }
+            Call::new(Op::CompleteUpload, Method::POST, key).with([("uploadId", upload.id.clone())]).headed(headers).bearing(body.clone())
+        };
+        let mut reply = self.write(Op::CompleteUpload, key, condition, form).await?;
+        let outcome = self.outcome(Op::CompleteUpload, key, &reply)?;
+        // S3 tells the sum in the document, OSS in a header.
+        if let Some(told) = outcome.crc64.as_deref().and_then(decoded) {
+            reply.headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(told));
+        }
+        self.compare(Op::CompleteUpload, key, crc64, &reply)?;
+        Ok(Written { etag: outcome.etag().ok_or_else(|| no_etag(Op::CompleteUpload, key))? })
+    }
+
+    pub async fn abort_upload(&self, upload: &Upload) -> Result<()> {
+        gone(self.send(&Call::new(Op::AbortUpload, Method::DELETE, &upload.key).with([("uploadId", upload.id.clone())])).await)
+    }
+
+    pub async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
+        let text = |key: &Key| {
+            let text = key.to_str().map(str::to_owned);
+            text.ok_or_else(|| {
+                Error::new(ErrorKind::Invalid, Op::ListUploads, prefix, "keys that are asked for are UTF-8, this one is not")
+            })
+        };
+        let mut query = vec![("uploads", String::new()), ("max-uploads", "1000".to_owned())];
+        if self.dialect == Dialect::Oss {
+            query.push(("encoding-type", "url".to_owned()));
+        }
+        if !prefix.as_bytes().is_empty() {
+            query.push(("prefix", text(prefix)?));
+        }
+        if let Some((key, id)) = after {
+            query.push(("key-marker", text(key)?));
+            query.extend((!id.is_empty()).then(|| ("upload-id-marker", id.clone())));
+        }
+        let about = |error| Error { key: prefix.clone(), ..error };
+        let reply = self.send(&Call::new(Op::ListUploads, Method::GET, &Key::root()).with(query)).await.map_err(about)?;
+        uploads(&reply.body).map_err(|message| Error::new(ErrorKind::Corrupt, Op::ListUploads, prefix, message))
+    }
+}
+
+fn part_query(upload: &Upload, number: u32) -> [(&'static str, String); 2] {
+    [("partNumber", number.to_string()), ("uploadId", upload.id.clone())]
+}

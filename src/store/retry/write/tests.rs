@@ -1,0 +1,182 @@
+//! Every write with every ambiguous failure, over the store in memory and under a paused clock: afterwards the write either
+//! was done once or is an error, and no upload is left.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::metrics::Metrics;
+use crate::store::memory::{Fault, Memory, Plan, Rule};
+use crate::store::{ObjectStore, Policy};
+
+const FAULTS: [Fault; 4] =
+    [Fault::Lost, Fault::Error(ErrorKind::Unavailable), Fault::Error(ErrorKind::Throttled), Fault::Error(ErrorKind::Timeout)];
+
+fn retrying(memory: &Memory, retries: usize) -> (Retrying, Arc<Metrics>) {
+    let metrics = Arc::new(Metrics::default());
+    let policy = Policy { retries, request_timeout: Duration::from_secs(60), attempt_timeout: Duration::from_secs(10) };
+    (Retrying::new(Arc::new(memory.clone()), policy, metrics.clone()), metrics)
+}
+
+fn put(key: &str, body: &'static str, condition: Condition) -> PutRequest {
+    PutRequest { key: key.into(), body: Bytes::from_static(body.as_bytes()), headers: Headers::default(), condition }
+}
+
+async fn upload(store: &Retrying, key: &str) -> (Upload, Vec<Part>) {
+    let upload = store.create_upload(&key.into(), &Headers::default()).await.unwrap();
+    let mut parts = Vec::new();
+    for (number, body) in [(1, "one "), (2, "two")] {
+        parts.push(store.upload_part(&upload, number, body.into()).await.unwrap());
+    }
+    (upload, parts)
+}
+
+/// A store whose first two requests of `op` end in `fault`.
+fn failing(op: Op, fault: Fault, checksums: bool) -> (Memory, Retrying, Arc<Metrics>) {
+    let memory = Memory::new(Plan::default());
+    memory.set_checksums(checksums);
+    memory.fault(Rule::new(fault).op(op).first(2));
+    let (store, metrics) = retrying(&memory, 5);
+    (memory, store, metrics)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conditional_put_is_done_once_whatever_its_answers() {
+    for fault in FAULTS {
+        for checksums in [true, false] {
+            let (memory, store, metrics) = failing(Op::Put, fault, checksums);
+            let written = store.put(&put("a", "body", Condition::Absent)).await.unwrap();
+            assert_eq!((written.etag.clone(), memory.content("a").unwrap()), (memory.meta("a").unwrap().etag, "body".into()), "{fault:?}");
+            assert_eq!(memory.count(Op::Get), usize::from(fault == Fault::Lost && !checksums), "read back only when nothing else tells");
+            // A lost answer is noticed at the second attempt, whose own answer is not lost: it is a refusal.
+            assert_eq!(metrics.retries.get(), 2, "{fault:?}");
+            memory.clear_faults();
+            memory.fault(Rule::new(fault).op(Op::Put).first(1));
+            store.put(&put("a", "next", Condition::Is(written.etag))).await.unwrap();
+            assert_eq!(memory.content("a").unwrap(), "next");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_one_wrote_is_not_taken_for_ours() {
+    for (theirs, checksums) in [("other", true), ("othe", true), ("othe", false)] {
+        let memory = Memory::default();
+        memory.set_checksums(checksums);
+        memory.put("a", theirs);
+        memory.fault(Rule::new(Fault::Error(ErrorKind::Timeout)).op(Op::Put).nth(1));
+        let (store, _) = retrying(&memory, 5);
+        let error = store.put(&put("a", "body", Condition::Absent)).await.unwrap_err();
+        assert_eq!((error.kind, memory.content("a").unwrap()), (ErrorKind::Replaced, theirs.into()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_condition_is_not_looked_into_without_doubt() {
+    let memory = Memory::default();
+    memory.put("a", "body");
+    let (store, _) = retrying(&memory, 5);
+    assert_eq!(store.put(&put("a", "body", Condition::Absent)).await.unwrap_err().kind, ErrorKind::Replaced);
+    memory.fault(Rule::new(Fault::Error(ErrorKind::Throttled)).op(Op::Put).nth(1));
+    assert_eq!(store.put(&put("a", "body", Condition::Absent)).await.unwrap_err().kind, ErrorKind::Replaced);
+    assert_eq!(memory.count(Op::Head), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_survives_a_fault_at_each_of_its_steps_and_leaves_nothing() {
+    let mut combinations = 0;
+    for op in [Op::CreateUpload, Op::UploadPart, Op::CompleteUpload] {
+        for fault in FAULTS {
+            let (memory, store, _) = failing(op, fault, true);
+            let (upload, parts) = upload(&store, "a").await;
+            let written = store.complete_upload(&upload, &parts, &Condition::Absent).await.unwrap();
+            assert_eq!((memory.content("a").unwrap(), memory.meta("a").unwrap().etag), ("one two".into(), written.etag), "{op} {fault:?}");
+            store.settle().await;
+            assert_eq!(memory.uploads(), [], "{op} {fault:?}");
+            combinations += 1;
+        }
+    }
+    assert_eq!(combinations, 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_another_one_ended_is_an_error() {
+    let memory = Memory::default();
+    let (store, _) = retrying(&memory, 5);
+    let (upload, parts) = upload(&store, "a").await;
+    memory.put("a", "something");
+    store.abort_upload(&upload).await.unwrap();
+    memory.fault(Rule::new(Fault::Error(ErrorKind::Timeout)).op(Op::CompleteUpload).nth(1));
+    let error = store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap_err();
+    assert_eq!((error.kind, memory.content("a").unwrap()), (ErrorKind::NotFound, "something".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_create_is_cleaned_up_also_when_all_attempts_are_lost_or_the_caller_left() {
+    let memory = Memory::default();
+    memory.fault(Rule::new(Fault::Lost).op(Op::CreateUpload));
+    let (store, _) = retrying(&memory, 2);
+    assert_eq!(store.create_upload(&"a".into(), &Headers::default()).await.unwrap_err().kind, ErrorKind::Timeout);
+    assert_eq!(memory.count(Op::CreateUpload), 3);
+    store.settle().await;
+    assert_eq!((memory.uploads(), memory.count(Op::AbortUpload)), (vec![], 3));
+    let (key, headers) = ("a".into(), Headers::default());
+    assert!(tokio::time::timeout(Duration::from_nanos(1), store.create_upload(&key, &headers)).await.is_err());
+    store.settle().await;
+    assert_eq!(memory.uploads(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn uploads_of_others_are_not_touched_by_the_clean_up() {
+    let memory = Memory::default();
+    let (store, _) = retrying(&memory, 2);
+    let (ours, _) = upload(&store, "a").await;
+    let old = memory.create_upload(&"a".into(), &Headers::default()).await.unwrap();
+    memory.age_uploads(Duration::from_secs(10));
+    let again = store.create_upload(&"a".into(), &Headers::default()).await.unwrap();
+    let longer = memory.create_upload(&"ab".into(), &Headers::default()).await.unwrap();
+    memory.fault(Rule::new(Fault::Lost).op(Op::CreateUpload).nth(1));
+    let last = store.create_upload(&"a".into(), &Headers::default()).await.unwrap();
+    store.settle().await;
+    let left: Vec<String> = memory.uploads().into_iter().map(|upload| upload.id).collect();
+    assert_eq!(left, [ours.id, old.id, again.id, last.id, longer.id]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conditional_copy_is_done_once_whatever_its_answers() {
+    for fault in FAULTS {
+        let (memory, store, _) = failing(Op::Copy, fault, true);
+        let etag = memory.put("a", "body");
+        let request = CopyRequest { source: "a".into(), etag, target: "b".into(), headers: None, condition: Condition::Absent };
+        let written = store.copy(&request).await.unwrap();
+        assert_eq!((memory.content("b").unwrap(), memory.meta("b").unwrap().etag), ("body".into(), written.etag), "{fault:?}");
+        assert_eq!(store.copy(&request).await.unwrap_err().kind, ErrorKind::Replaced);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn links_and_deletes_are_done_once_whatever_their_answers() {
+    for fault in FAULTS {
+        let (memory, store, _) = failing(Op::Put, fault, true);
+        memory.fault(Rule::new(fault).op(Op::Delete).first(2));
+        store.put_symlink(&"l".into(), b"../t", &Headers::default(), &Condition::Absent).await.unwrap();
+        assert_eq!(store.details(&"l".into()).await.unwrap().symlink.unwrap(), b"../t", "{fault:?}");
+        let other = store.put_symlink(&"l".into(), b"../u", &Headers::default(), &Condition::Absent).await;
+        assert_eq!(other.unwrap_err().kind, ErrorKind::Replaced);
+        store.delete(&"l".into()).await.unwrap();
+        assert_eq!(memory.keys(), []);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_body_is_not_cut_by_the_limits_of_small_requests() {
+    use crate::store::memory::Bandwidth;
+    let bandwidth = Bandwidth { per_connection: Some(256 << 10), total: None };
+    let memory = Memory::new(Plan { bandwidth, ..Plan::default() });
+    let (store, metrics) = retrying(&memory, 0);
+    let upload = store.create_upload(&"a".into(), &Headers::default()).await.unwrap();
+    // 128 seconds, where an attempt of a small request may take 10 and all of them 60.
+    store.upload_part(&upload, 1, vec![1; 32 << 20].into()).await.unwrap();
+    assert_eq!(metrics.retries.get(), 0);
+}

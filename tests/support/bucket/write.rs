@@ -1,0 +1,261 @@
+//! How the bucket is written: whole objects, multipart uploads with parts that are sent or copied, copies, conditions, checksums
+//! (CRC64NVME of the whole). Tags are those of S3: the MD5, or that of the parts' MD5s and their number.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use futures::TryStreamExt;
+use md5::{Digest, Md5};
+use s3s::dto::*;
+use s3s::{S3Response, S3Result, s3_error};
+use windlass::store::{Key, Polynomial};
+
+use super::{About, Bucket, Content, Object, Objects, check};
+
+/// Uploads of one page of their list.
+const MOST_UPLOADS: usize = 3;
+
+/// An upload that is neither complete nor aborted.
+#[derive(Debug)]
+pub struct Uploading {
+    about: About,
+    checked: bool,
+    initiated: SystemTime,
+    parts: BTreeMap<i32, Bytes>,
+}
+
+pub fn in_base64(crc64: u64) -> String {
+    BASE64_STANDARD.encode(crc64.to_be_bytes())
+}
+
+fn md5(content: &[u8]) -> String {
+    hex::encode(Md5::digest(content))
+}
+
+async fn collect(body: Option<StreamingBlob>) -> S3Result<Bytes> {
+    let mut bytes = Vec::new();
+    if let Some(mut body) = body {
+        while let Some(piece) = body.try_next().await.map_err(|_| s3_error!(IncompleteBody))? {
+            bytes.extend_from_slice(&piece);
+        }
+    }
+    Ok(bytes.into())
+}
+
+impl Objects {
+    /// Checks the sum that came with a body, and tells the one of the store.
+    fn sum(&self, sent: Option<&String>, content: &[u8]) -> S3Result<Option<u64>> {
+        let Some(sent) = sent else { return Ok(None) };
+        if self.habits.no_checksums {
+            return Err(s3_error!(InvalidArgument, "Value for x-amz-checksum-crc64nvme header is invalid."));
+        }
+        let own = Polynomial::Nvme.of(content);
+        match *sent == in_base64(own) {
+            true => Ok(Some(own)),
+            false => Err(s3_error!(BadDigest, "The CRC64NVME you specified did not match the calculated checksum.")),
+        }
+    }
+
+    fn told(&self, sum: Option<u64>) -> Option<String> {
+        sum.map(|sum| in_base64(sum ^ u64::from(self.habits.wrong_checksums)))
+    }
+
+    fn meets(&self, key: &str, if_match: Option<&ETagCondition>, if_none_match: Option<&ETagCondition>) -> S3Result<()> {
+        if self.habits.no_conditions && (if_match.is_some() || if_none_match.is_some()) {
+            return Err(s3_error!(NotImplemented, "A header you provided implies functionality that is not implemented"));
+        }
+        let there = self.by_key.get(&Key::from(key));
+        match (if_match, if_none_match, there) {
+            (Some(_), _, None) => Err(s3_error!(NoSuchKey)),
+            (Some(ETagCondition::ETag(wanted)), _, Some(there)) if !ETag::Strong(there.etag()).strong_cmp(wanted) => {
+                Err(s3_error!(PreconditionFailed))
+            }
+            (_, Some(ETagCondition::Any), Some(_)) => Err(s3_error!(PreconditionFailed)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The object that a copy is made of.
+    fn source(&self, source: &CopySource, if_match: Option<&ETagCondition>) -> S3Result<Object> {
+        let CopySource::Bucket { bucket, key, .. } = source else { return Err(s3_error!(NotImplemented)) };
+        check(bucket)?;
+        let object = self.by_key.get(&Key::from(&**key)).ok_or_else(|| s3_error!(NoSuchKey))?;
+        match if_match {
+            Some(ETagCondition::ETag(wanted)) if !ETag::Strong(object.etag()).strong_cmp(wanted) => Err(s3_error!(PreconditionFailed)),
+            _ => Ok(object.clone()),
+        }
+    }
+
+    fn uploading(&mut self, key: &str, id: &str) -> S3Result<&mut Uploading> {
+        self.uploads.get_mut(&(key.into(), id.to_owned())).ok_or_else(|| s3_error!(NoSuchUpload))
+    }
+}
+
+impl Bucket {
+    pub(super) async fn put_object(&self, input: PutObjectInput) -> S3Result<S3Response<PutObjectOutput>> {
+        let content = collect(input.body).await?;
+        let mut objects = self.lock();
+        objects.meets(&input.key, input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        let crc64 = objects.sum(input.checksum_crc64nvme.as_ref(), &content)?;
+        let about = About {
+            etag: Some(md5(&content)),
+            content_type: input.content_type,
+            content_encoding: input.content_encoding,
+            metadata: input.metadata.unwrap_or_default().into_iter().collect(),
+            storage_class: input.storage_class.map(|class| class.as_str().to_owned()),
+            encryption: input.server_side_encryption.map(|sse| sse.as_str().to_owned()),
+            acl: input.acl.map(|acl| acl.as_str().to_owned()),
+            crc64,
+        };
+        let etag = about.etag.clone().map(ETag::Strong);
+        objects.put(&input.key, about, |_| Content::Stored(content));
+        Ok(S3Response::new(PutObjectOutput { e_tag: etag, checksum_crc64nvme: objects.told(crc64), ..Default::default() }))
+    }
+
+    pub(super) fn copy_object(&self, input: CopyObjectInput) -> S3Result<S3Response<CopyObjectOutput>> {
+        let mut objects = self.lock();
+        let source = objects.source(&input.copy_source, input.copy_source_if_match.as_ref())?;
+        let replaced = input.metadata_directive.as_ref().is_some_and(|directive| directive.as_str() == MetadataDirective::REPLACE);
+        let kept = source.about;
+        let about = About {
+            content_type: if replaced { input.content_type } else { kept.content_type },
+            content_encoding: if replaced { input.content_encoding } else { kept.content_encoding },
+            metadata: if replaced { input.metadata.unwrap_or_default().into_iter().collect() } else { kept.metadata },
+            storage_class: input.storage_class.map(|class| class.as_str().to_owned()),
+            encryption: input.server_side_encryption.map(|sse| sse.as_str().to_owned()),
+            acl: input.acl.map(|acl| acl.as_str().to_owned()),
+            crc64: kept.crc64,
+            // One tag for one content, as long as it is not that of parts.
+            etag: kept.etag.filter(|etag| !etag.contains('-')),
+        };
+        objects.put(&input.key, about, |_| source.content);
+        let etag = objects.by_key[&Key::from(input.key.as_str())].etag();
+        let result =
+            CopyObjectResult { e_tag: Some(ETag::Strong(etag)), last_modified: Some(SystemTime::now().into()), ..Default::default() };
+        Ok(S3Response::new(CopyObjectOutput { copy_object_result: Some(result), ..Default::default() }))
+    }
+
+    pub(super) fn create_multipart_upload(&self, input: CreateMultipartUploadInput) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+        let mut objects = self.lock();
+        let algorithm = input.checksum_algorithm;
+        if algorithm.is_some() && objects.habits.no_checksums {
+            return Err(s3_error!(InvalidArgument, "Value for x-amz-checksum-algorithm header is invalid."));
+        }
+        objects.version += 1;
+        let id = format!("upload-{:06}", objects.version);
+        let about = About {
+            content_type: input.content_type,
+            content_encoding: input.content_encoding,
+            metadata: input.metadata.unwrap_or_default().into_iter().collect(),
+            storage_class: input.storage_class.map(|class| class.as_str().to_owned()),
+            encryption: input.server_side_encryption.map(|sse| sse.as_str().to_owned()),
+            acl: input.acl.map(|acl| acl.as_str().to_owned()),
+            ..About::default()
+        };
+        let uploading = Uploading { about, checked: algorithm.is_some(), initiated: SystemTime::now(), parts: BTreeMap::new() };
+        objects.uploads.insert((input.key.as_str().into(), id.clone()), uploading);
+        let output =
+            CreateMultipartUploadOutput { key: Some(input.key), upload_id: Some(id), checksum_algorithm: algorithm, ..Default::default() };
+        Ok(S3Response::new(output))
+    }
+
+    pub(super) async fn upload_part(&self, input: UploadPartInput) -> S3Result<S3Response<UploadPartOutput>> {
+        let content = collect(input.body).await?;
+        let mut objects = self.lock();
+        let crc64 = objects.sum(input.checksum_crc64nvme.as_ref(), &content)?;
+        let etag = ETag::Strong(md5(&content));
+        objects.uploading(&input.key, &input.upload_id)?.parts.insert(input.part_number, content);
+        Ok(S3Response::new(UploadPartOutput { e_tag: Some(etag), checksum_crc64nvme: objects.told(crc64), ..Default::default() }))
+    }
+
+    pub(super) fn upload_part_copy(&self, input: UploadPartCopyInput) -> S3Result<S3Response<UploadPartCopyOutput>> {
+        let mut objects = self.lock();
+        let source = objects.source(&input.copy_source, input.copy_source_if_match.as_ref())?;
+        let range = input.copy_source_range.as_deref().and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
+        let (first, last) = range.ok_or_else(|| s3_error!(InvalidArgument))?;
+        let (first, end): (u64, u64) = (first.parse().unwrap(), last.parse::<u64>().unwrap() + 1);
+        if end > source.size() {
+            return Err(s3_error!(InvalidRequest, "The specified copy range is invalid for the source object size"));
+        }
+        let content = source.bytes(first..end);
+        let etag = ETag::Strong(md5(&content));
+        objects.uploading(&input.key, &input.upload_id)?.parts.insert(input.part_number, content);
+        let result = CopyPartResult { e_tag: Some(etag), last_modified: Some(SystemTime::now().into()), ..Default::default() };
+        Ok(S3Response::new(UploadPartCopyOutput { copy_part_result: Some(result), ..Default::default() }))
+    }
+
+    pub(super) fn complete_multipart_upload(
+        &self,
+        input: CompleteMultipartUploadInput,
+    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+        let mut objects = self.lock();
+        if std::mem::take(&mut objects.habits.late_error) {
+            // Begun with success, and then it turns out otherwise.
+            let future: futures::future::BoxFuture<'static, _> =
+                Box::pin(async { Err(s3_error!(InternalError, "We encountered an internal error.")) });
+            return Ok(S3Response::new(CompleteMultipartUploadOutput { future: Some(future), ..Default::default() }));
+        }
+        objects.uploading(&input.key, &input.upload_id)?;
+        objects.meets(&input.key, input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        let uploading = objects.uploading(&input.key, &input.upload_id)?;
+        let (mut whole, mut sums) = (Vec::new(), Vec::new());
+        let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
+        for part in &parts {
+            let content = part.part_number.and_then(|number| uploading.parts.get(&number)).ok_or_else(|| s3_error!(InvalidPart))?;
+            let digest = Md5::digest(content);
+            if part.e_tag != Some(ETag::Strong(hex::encode(digest))) {
+                return Err(s3_error!(InvalidPart));
+            }
+            whole.extend_from_slice(content);
+            sums.extend_from_slice(&digest);
+        }
+        let (checked, mut about) = (uploading.checked, uploading.about.clone());
+        let crc64 = objects.sum(input.checksum_crc64nvme.as_ref(), &whole)?.or(checked.then(|| Polynomial::Nvme.of(&whole)));
+        about.etag = Some(format!("{}-{}", md5(&sums), parts.len()));
+        about.crc64 = crc64;
+        let etag = about.etag.clone().map(ETag::Strong);
+        objects.uploads.remove(&(input.key.as_str().into(), input.upload_id));
+        objects.put(&input.key, about, |_| Content::Stored(whole.into()));
+        let output = CompleteMultipartUploadOutput {
+            key: Some(input.key),
+            e_tag: etag,
+            checksum_crc64nvme: objects.told(crc64),
+            ..Default::default()
+        };
+        Ok(S3Response::new(output))
+    }
+
+    pub(super) fn abort_multipart_upload(&self, input: AbortMultipartUploadInput) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+        let gone = self.lock().uploads.remove(&(input.key.as_str().into(), input.upload_id)).is_none();
+        if gone { Err(s3_error!(NoSuchUpload)) } else { Ok(S3Response::new(AbortMultipartUploadOutput::default())) }
+    }
+
+    pub(super) fn list_multipart_uploads(&self, input: ListMultipartUploadsInput) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
+        let prefix = input.prefix.unwrap_or_default();
+        let after = input.key_marker.map(|key| (Key::from(key), input.upload_id_marker.unwrap_or_default()));
+        let objects = self.lock();
+        let mut rest = objects
+            .uploads
+            .iter()
+            .filter(|(name, _)| name.0.as_bytes().starts_with(prefix.as_bytes()) && after.as_ref().is_none_or(|after| *name > after));
+        let page: Vec<_> = rest.by_ref().take(MOST_UPLOADS).collect();
+        let next = page.last().filter(|_| rest.next().is_some()).map(|(name, _)| (*name).clone());
+        let uploads = page.iter().map(|((key, id), uploading)| MultipartUpload {
+            key: Some(key.to_string()),
+            upload_id: Some(id.clone()),
+            initiated: Some(uploading.initiated.into()),
+            ..Default::default()
+        });
+        let output = ListMultipartUploadsOutput {
+            is_truncated: Some(next.is_some()),
+            next_key_marker: next.as_ref().map(|next| next.0.to_string()),
+            next_upload_id_marker: next.map(|next| next.1),
+            uploads: Some(uploads.collect()),
+            ..Default::default()
+        };
+        Ok(S3Response::new(output))
+    }
+}

@@ -1,0 +1,279 @@
+//! How the OSS server is written: objects with headers, uploads, copies, links, all with CRC64 where OSS tells it. It knows no
+//! signature and no socket. Invariant: a request that is refused has changed nothing.
+
+use std::collections::BTreeMap;
+use std::time::SystemTime;
+
+use http::header::{CONTENT_TYPE, ETAG};
+use http::{HeaderMap, HeaderName, Method};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
+use windlass::store::{Op, Polynomial};
+
+use super::oss_server::{Refusal, Setup, etag};
+
+/// Uploads of one page of their list.
+const MOST_UPLOADS: usize = 3;
+
+/// What is stored beside objects; those that tests put directly have nothing.
+#[derive(Debug, Default)]
+pub struct Writes {
+    facts: BTreeMap<Vec<u8>, Facts>,
+    uploads: BTreeMap<(Vec<u8>, String), Uploading>,
+    begun: usize,
+    pub faults: Vec<OssFault>,
+}
+
+/// Of one object. Forgotten when its content is no longer the one it was stored with.
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    content: Vec<u8>,
+    headers: BTreeMap<String, String>,
+    target: Option<String>,
+}
+
+#[derive(Debug)]
+struct Uploading {
+    headers: BTreeMap<String, String>,
+    initiated: SystemTime,
+    parts: BTreeMap<u32, Vec<u8>>,
+}
+
+/// What happens to the next requests of an operation.
+#[derive(Clone, Debug)]
+pub struct OssFault {
+    pub op: Op,
+    pub effect: OssEffect,
+    pub times: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OssEffect {
+    /// Refused with this status and code.
+    Status(u16, &'static str),
+    /// Not done, and the connection closed.
+    Broken,
+    /// Done, and the connection closed.
+    Lost,
+    /// Done, and the checksum that is told is another.
+    WrongSum,
+}
+
+/// A write as it was received.
+pub struct Change<'a> {
+    pub method: &'a Method,
+    pub key: &'a [u8],
+    pub query: &'a [(String, String)],
+    pub headers: &'a HeaderMap,
+    pub body: Vec<u8>,
+}
+
+pub type Done = (u16, Vec<(HeaderName, String)>, Vec<u8>);
+
+impl Change<'_> {
+    fn parameter(&self, wanted: &str) -> Option<&str> {
+        self.query.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.as_str())
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    /// What it is; none for what only reads.
+    pub fn op(&self) -> Option<Op> {
+        let (upload, copied) = (self.parameter("uploadId").is_some(), self.header("x-oss-copy-source").is_some());
+        Some(match (self.method, upload, copied) {
+            (&Method::PUT, true, true) => Op::CopyPart,
+            (&Method::PUT, true, false) => Op::UploadPart,
+            (&Method::PUT, false, true) => Op::Copy,
+            (&Method::PUT, false, false) => Op::Put,
+            (&Method::POST, true, _) => Op::CompleteUpload,
+            (&Method::POST, false, _) if self.parameter("uploads").is_some() => Op::CreateUpload,
+            (&Method::DELETE, true, _) => Op::AbortUpload,
+            (&Method::DELETE, false, _) => Op::Delete,
+            (&Method::GET, false, _) if self.parameter("uploads").is_some() => Op::ListUploads,
+            _ => return None,
+        })
+    }
+
+    /// The headers that stay with the object.
+    fn kept(&self) -> BTreeMap<String, String> {
+        let stays = |name: &str| {
+            matches!(name, "content-type" | "cache-control" | "content-encoding" | "x-oss-storage-class" | "x-oss-server-side-encryption")
+                || name.starts_with("x-oss-meta-")
+        };
+        let kept = self.headers.iter().filter(|(name, _)| stays(name.as_str()));
+        kept.map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect()
+    }
+
+    /// Key and content that a copy takes.
+    fn source(&self, setup: &Setup) -> Result<(Vec<u8>, Vec<u8>), Refusal> {
+        let path: Vec<u8> = percent_decode_str(self.header("x-oss-copy-source").unwrap()).collect();
+        let key = path.strip_prefix(format!("/{}/", setup.bucket).as_bytes()).expect("copies stay in the bucket").to_vec();
+        let content = setup.objects.get(&key).ok_or((404, "NoSuchKey", "The specified key does not exist.".to_owned()))?.clone();
+        match self.header("x-oss-copy-source-if-match") {
+            Some(wanted) if wanted != etag(&content) => Err((412, "PreconditionFailed", "The source is another version.".into())),
+            _ => Ok((key, content)),
+        }
+    }
+
+    fn may_overwrite(&self, setup: &Setup) -> Result<(), Refusal> {
+        if self.header("x-oss-forbid-overwrite") == Some("true") && setup.objects.contains_key(self.key) {
+            return Err((409, "FileAlreadyExists", "The object you specified already exists and can not be overwritten.".into()));
+        }
+        Ok(())
+    }
+}
+
+fn tagged(content: &[u8]) -> Vec<(HeaderName, String)> {
+    vec![(ETAG, etag(content)), (HeaderName::from_static("x-oss-hash-crc64ecma"), Polynomial::Ecma.of(content).to_string())]
+}
+
+fn document(body: String) -> Done {
+    (200, vec![(CONTENT_TYPE, "application/xml".into())], format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n{body}").into_bytes())
+}
+
+fn no_upload() -> Refusal {
+    (404, "NoSuchUpload", "The specified upload does not exist.".into())
+}
+
+impl Writes {
+    /// What a HEAD tells besides size, tag and date.
+    pub fn headers(&self, key: &[u8], content: &[u8]) -> Vec<(HeaderName, String)> {
+        let mut headers = vec![(HeaderName::from_static("x-oss-hash-crc64ecma"), Polynomial::Ecma.of(content).to_string())];
+        if let Some(facts) = self.facts.get(key).filter(|facts| facts.content == content) {
+            headers.extend(facts.headers.iter().map(|(name, value)| (name.parse().unwrap(), value.clone())));
+            let kind = if facts.target.is_some() { "Symlink" } else { "Normal" };
+            headers.push((HeaderName::from_static("x-oss-object-type"), kind.to_owned()));
+        }
+        headers
+    }
+
+    /// Where a link leads, as it was written.
+    pub fn target(&self, key: &[u8], content: &[u8]) -> Option<&str> {
+        self.facts.get(key).filter(|facts| facts.content == content)?.target.as_deref()
+    }
+
+    pub fn uploads(&self) -> usize {
+        self.uploads.len()
+    }
+
+    /// The fault for this request, if there is one.
+    pub fn fault(&mut self, op: Op) -> Option<OssEffect> {
+        let fault = self.faults.iter_mut().find(|fault| fault.op == op && fault.times > 0)?;
+        fault.times -= 1;
+        Some(fault.effect)
+    }
+
+    fn store(&mut self, setup: &mut Setup, key: &[u8], content: Vec<u8>, headers: BTreeMap<String, String>, target: Option<String>) {
+        self.facts.insert(key.to_vec(), Facts { content: content.clone(), headers, target });
+        setup.objects.insert(key.to_vec(), content);
+    }
+
+    /// Carries out `change`, which is an `op`.
+    pub fn serve(&mut self, op: Op, setup: &mut Setup, change: &Change<'_>) -> Result<Done, Refusal> {
+        let name = (change.key.to_vec(), change.parameter("uploadId").unwrap_or_default().to_owned());
+        let number = || change.parameter("partNumber").unwrap().parse::<u32>().unwrap();
+        match op {
+            Op::Put => {
+                change.may_overwrite(setup)?;
+                let target = change.parameter("symlink").map(|_| change.header("x-oss-symlink-target").unwrap().to_owned());
+                // Links differ by where they lead.
+                let content = target.as_ref().map_or_else(|| change.body.clone(), |target| format!("link to {target}").into_bytes());
+                let answer = tagged(&content);
+                self.store(setup, change.key, content, change.kept(), target);
+                Ok((200, answer, Vec::new()))
+            }
+            Op::Copy => {
+                let (source, content) = change.source(setup)?;
+                change.may_overwrite(setup)?;
+                let before = self.facts.get(&source).cloned().unwrap_or_default();
+                let headers = if change.header("x-oss-metadata-directive") == Some("REPLACE") { change.kept() } else { before.headers };
+                let answer = document(format!("<CopyObjectResult><ETag>{}</ETag></CopyObjectResult>", etag(&content)));
+                self.store(setup, change.key, content, headers, before.target);
+                Ok(answer)
+            }
+            Op::Delete => {
+                setup.objects.remove(change.key);
+                Ok((204, Vec::new(), Vec::new()))
+            }
+            Op::CreateUpload => {
+                self.begun += 1;
+                let id = format!("UPLOAD{:06}", self.begun);
+                let uploading = Uploading { headers: change.kept(), initiated: SystemTime::now(), parts: BTreeMap::new() };
+                self.uploads.insert((change.key.to_vec(), id.clone()), uploading);
+                Ok(document(format!("<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>")))
+            }
+            Op::UploadPart => {
+                let answer = tagged(&change.body);
+                self.uploads.get_mut(&name).ok_or_else(no_upload)?.parts.insert(number(), change.body.clone());
+                Ok((200, answer, Vec::new()))
+            }
+            Op::CopyPart => {
+                let (_, content) = change.source(setup)?;
+                let (first, last) = change.header("x-oss-copy-source-range").unwrap()["bytes=".len()..].split_once('-').unwrap();
+                let part = content[first.parse().unwrap()..=last.parse().unwrap()].to_vec();
+                let answer = document(format!("<CopyPartResult><ETag>{}</ETag></CopyPartResult>", etag(&part)));
+                self.uploads.get_mut(&name).ok_or_else(no_upload)?.parts.insert(number(), part);
+                Ok(answer)
+            }
+            Op::CompleteUpload => self.complete(setup, change, &name),
+            Op::AbortUpload => self.uploads.remove(&name).map(|_| (204, Vec::new(), Vec::new())).ok_or_else(no_upload),
+            Op::ListUploads => Ok(self.list(change)),
+            Op::Head | Op::List | Op::Get => unreachable!("these read"),
+        }
+    }
+
+    fn complete(&mut self, setup: &mut Setup, change: &Change<'_>, name: &(Vec<u8>, String)) -> Result<Done, Refusal> {
+        let uploading = self.uploads.get(name).ok_or_else(no_upload)?;
+        change.may_overwrite(setup)?;
+        let body = std::str::from_utf8(&change.body).unwrap();
+        let mut whole = Vec::new();
+        for part in body.split("<Part>").skip(1) {
+            let text = |tag: &str| part.split_once(&format!("<{tag}>")).unwrap().1.split_once("</").unwrap().0.replace("&quot;", "\"");
+            let content = uploading.parts.get(&text("PartNumber").parse().unwrap()).filter(|content| etag(content) == text("ETag"));
+            whole.extend_from_slice(content.ok_or((
+                400,
+                "InvalidPart",
+                "One or more of the specified parts could not be found.".to_owned(),
+            ))?);
+        }
+        let headers = uploading.headers.clone();
+        self.uploads.remove(name);
+        let (status, mut answer, body) =
+            document(format!("<CompleteMultipartUploadResult><ETag>{}</ETag></CompleteMultipartUploadResult>", etag(&whole)));
+        answer.extend(tagged(&whole));
+        self.store(setup, &name.0, whole, headers, None);
+        Ok((status, answer, body))
+    }
+
+    fn list(&self, change: &Change<'_>) -> Done {
+        assert_eq!(change.parameter("encoding-type"), Some("url"));
+        let prefix = change.parameter("prefix").unwrap_or_default().as_bytes();
+        let after =
+            change.parameter("key-marker").map(|key| (key.as_bytes().to_vec(), change.parameter("upload-id-marker").unwrap().to_owned()));
+        let mut rest =
+            self.uploads.iter().filter(|(name, _)| name.0.starts_with(prefix) && after.as_ref().is_none_or(|after| *name > after));
+        let page: Vec<_> = rest.by_ref().take(MOST_UPLOADS).collect();
+        let encode = |key: &[u8]| percent_encode(key, NON_ALPHANUMERIC).to_string();
+        let mut body = String::from("<ListMultipartUploadsResult><EncodingType>url</EncodingType>");
+        for ((key, id), uploading) in &page {
+            let initiated = iso(uploading.initiated);
+            body += &format!("<Upload><Key>{}</Key><UploadId>{id}</UploadId><Initiated>{initiated}</Initiated></Upload>", encode(key));
+        }
+        body += &match (rest.next(), page.last()) {
+            (Some(_), Some(((key, id), _))) => {
+                let key = encode(key);
+                format!("<IsTruncated>true</IsTruncated><NextKeyMarker>{key}</NextKeyMarker><NextUploadIdMarker>{id}</NextUploadIdMarker>")
+            }
+            _ => "<IsTruncated>false</IsTruncated>".to_owned(),
+        };
+        document(body + "</ListMultipartUploadsResult>")
+    }
+}
+
+/// `2012-02-24T06:07:48.000Z`: whole seconds, as OSS tells.
+fn iso(time: SystemTime) -> String {
+    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let stamp = reqsign_core::time::Timestamp::from_second(seconds.cast_signed()).unwrap();
+    stamp.format_rfc3339_zulu().replace('Z', ".000Z")
+}
