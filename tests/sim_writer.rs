@@ -48,7 +48,7 @@ fn large(plan: Plan) -> Sim {
 
 /// Parts of a kilobyte, so that little content has many.
 fn tiny() -> Options {
-    let limits = Limits { least_part: 1000, copied_part: 4000, ahead: 3000, ..Limits::default() };
+    let limits = Limits { least_part: 1000, copied_part: 4000, ahead: 3000, kept: 2000, ..Limits::default() };
     Options { part_size: ByteSize::bytes(1000), limits, ..Options::default() }
 }
 

@@ -25,9 +25,6 @@ const LARGEST_PART: usize = 8;
 /// What a permit of the share stands for: the smallest buffer.
 const UNIT: usize = 16 << 10;
 
-/// Sent parts that are kept, in the whole process: headers are written last by archives, images and checkpoints.
-const KEPT: usize = 64 << 20;
-
 /// With no part on its way, nothing written and nothing given back for so long, memory will not come from other writers.
 const QUIET: Duration = Duration::from_millis(100);
 
@@ -44,6 +41,7 @@ pub(super) struct Share {
     small: Arc<Semaphore>,
     /// From so many bytes on a buffer is not small.
     part: usize,
+    most_kept: usize,
     kept: Mutex<Kept>,
     sending: AtomicUsize,
     /// Writers that wait for memory.
@@ -115,15 +113,17 @@ pub(super) enum Shortage {
 }
 
 impl Share {
-    /// The share of `budget`, for parts of `part` bytes or more.
-    pub fn new(budget: Arc<Budget>, part: usize) -> Arc<Self> {
-        let all = budget.limit() / SHARE / UNIT;
+    /// The share of `budget`, for parts of `part` bytes or more. At most `kept` bytes that were sent are kept.
+    pub fn new(budget: Arc<Budget>, part: usize, kept: u64) -> Arc<Self> {
+        let budget_share = budget.limit() / SHARE;
+        let all = budget_share / UNIT;
         let part = part.min(largest_part(&budget));
         Arc::new(Self {
             budget,
             permits: Arc::new(Semaphore::new(all)),
             small: Arc::new(Semaphore::new(all.saturating_sub(units(part) as usize).max(1))),
             part,
+            most_kept: usize::try_from(kept).unwrap_or(usize::MAX).min(budget_share / 2),
             kept: Mutex::default(),
             sending: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
@@ -242,7 +242,7 @@ impl Share {
             let mut kept = self.kept.lock();
             kept.bytes += buffer.len();
             if is_first { &mut kept.firsts } else { &mut kept.others }.push_back(buffer);
-            while kept.bytes > KEPT.min(self.budget.limit() / SHARE / 2) {
+            while kept.bytes > self.most_kept {
                 gone.extend(kept.pop());
             }
         }
@@ -346,7 +346,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn share() -> Arc<Share> {
-        Share::new(Budget::new(&Options { memory_limit: Some(ByteSize::mib(64)) }), 4 * MIB)
+        Share::new(Budget::new(&Options { memory_limit: Some(ByteSize::mib(64)) }), 4 * MIB, 64 << 20)
     }
 
     #[tokio::test(start_paused = true)]

@@ -8,7 +8,8 @@ use rangemap::RangeSet;
 
 use crate::store::{LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS};
 
-/// What a store takes. The default is what S3 and OSS take; tests shrink it to see many parts in few bytes.
+/// What a store takes, and how much of a stream may be in memory. The default is what S3 and OSS take; tests shrink it to see many
+/// parts in few bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub least_part: u64,
@@ -21,6 +22,9 @@ pub struct Limits {
     /// How far behind the end of what is there without a hole a write may begin and still be part of a stream. The kernel makes
     /// several requests of one large write and sends them on several threads; 16 MiB are what it keeps in flight.
     pub ahead: u64,
+    /// Bytes of sent parts that are kept in the process, in case they are wanted again: archives, images and checkpoints write
+    /// their headers last.
+    pub kept: u64,
 }
 
 impl Default for Limits {
@@ -32,6 +36,7 @@ impl Default for Limits {
             largest_copy: LARGEST_COPY,
             copied_part: 1 << 30,
             ahead: 16 << 20,
+            kept: 64 << 20,
         }
     }
 }
