@@ -578,10 +578,19 @@ impl Inner {
         }
     }
 
-    /// The content was let go.
+    /// The content was let go. What is staged goes with the last thread that works on it.
     fn leave(&self) {
-        let empty = Kind::Streaming(Stream::new(self.shared.sizes));
-        let kind = std::mem::replace(&mut self.state.lock().kind, empty);
-        self.let_go(kind);
+        let state = &mut *self.state.lock();
+        match &mut state.kind {
+            Kind::Streaming(stream) => {
+                let old = std::mem::replace(stream, Stream::new(self.shared.sizes));
+                self.let_go(Kind::Streaming(old));
+            }
+            Kind::Staged(staged) => {
+                if let Some(Base { meta, .. }) = staged.base.take_if(|base| base.temporary) {
+                    self.delete_in_background(meta.key);
+                }
+            }
+        }
     }
 }

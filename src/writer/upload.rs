@@ -44,7 +44,12 @@ impl Uploading {
         Running(Arc::clone(self))
     }
 
-    fn is_stopped(&self) -> bool {
+    /// Has parts that are on their way end, and no more begin.
+    pub fn stop(&self) {
+        self.stopped.send_replace(true);
+    }
+
+    pub fn is_stopped(&self) -> bool {
         *self.stopped.borrow()
     }
 
@@ -91,7 +96,7 @@ impl Uploading {
 
     /// Ends it: stops what is running, then has the store forget it. That goes on in the background.
     pub fn give_up(self: Arc<Self>, shared: &Shared) {
-        self.stopped.send_replace(true);
+        self.stop();
         if self.begun.get().is_none() && *self.running.borrow() == 0 {
             return;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 
 use super::access::blocking;
 use super::fetch::Fill;
@@ -142,18 +142,36 @@ impl Inner {
     }
 
     async fn send_pieces(self: &Arc<Self>, whole: &Whole, upload: &Arc<Uploading>, pieces: Vec<Piece>) -> Result<Written, Failure> {
-        // Before any piece: when one fails the others are dropped, and none of them shall be the one that begins it.
         upload.begin().await?;
         let numbered = (1..).zip(pieces);
-        let sent = futures::stream::iter(numbered).map(|(number, piece)| self.send_piece(whole, upload, number, piece));
-        let mut parts: Vec<Part> = sent.buffer_unordered(self.shared.options.concurrency.max(1)).try_collect().await?;
+        let sent = futures::stream::iter(numbered).map(async |(number, piece)| {
+            let result = self.send_piece(whole, upload, number, piece).await;
+            if result.is_err() {
+                upload.stop();
+            }
+            result
+        });
+        // All of them end here, also after an error: what runs on other threads needs the content to itself.
+        let sent: Vec<_> = sent.buffer_unordered(self.shared.options.concurrency.max(1)).collect().await;
+        let parts: Result<Vec<Option<Part>>, Failure> = sent.into_iter().collect();
+        let mut parts: Vec<Part> = parts?.into_iter().flatten().collect();
         parts.sort_by_key(|part| part.number);
         Ok(upload.complete(&parts, &whole.condition).await?)
     }
 
-    async fn send_piece(self: &Arc<Self>, whole: &Whole, upload: &Arc<Uploading>, number: u32, piece: Piece) -> Result<Part, Failure> {
+    /// None: another one failed.
+    async fn send_piece(
+        self: &Arc<Self>,
+        whole: &Whole,
+        upload: &Arc<Uploading>,
+        number: u32,
+        piece: Piece,
+    ) -> Result<Option<Part>, Failure> {
         let _running = upload.run();
-        let part = match piece {
+        if upload.is_stopped() {
+            return Ok(None);
+        }
+        Ok(match piece {
             Piece::Copy(range) => {
                 let base = &whole.base.as_ref().expect("only bytes of an object are copied").meta;
                 let source = PartCopy { source: base.key.clone(), etag: base.etag.clone(), range };
@@ -168,8 +186,7 @@ impl Inner {
                 let _of_all = self.shared.places.acquire().await;
                 upload.send(number, body).await?
             }
-        };
-        Ok(part.expect("nobody else gives this upload up"))
+        })
     }
 
     /// The bytes of `range`, from wherever they are, in one piece.
