@@ -162,8 +162,9 @@ impl Content {
         let mut done = 0;
         while done < data.len() {
             let at = offset + done as u64;
+            let rest = data.len() - done;
             // Part by part: so that the ones before have left when memory for the next is waited for.
-            let len = self.inner.shared.len_in_part(at, data.len() - done);
+            let len = if self.inner.is_staged() { rest } else { self.inner.shared.len_in_part(at, rest) };
             self.inner.write_waiting(at, &data[done..done + len]).await?;
             done += len;
         }
@@ -328,6 +329,10 @@ impl Inner {
         }
     }
 
+    fn is_staged(&self) -> bool {
+        matches!(self.state.lock().kind, Kind::Staged(_))
+    }
+
     fn end_of(&self, offset: u64, len: u64) -> Result<u64, WriteError> {
         offset.checked_add(len).filter(|&end| end <= self.shared.options.limits.largest_object).ok_or(WriteError::TooLarge)
     }
@@ -394,7 +399,7 @@ impl Inner {
                     }
                 }
                 Step::Stage => {
-                    if matches!(self.state.lock().kind, Kind::Staged(_)) {
+                    if self.is_staged() {
                         return self.staged_write(offset, data).await;
                     }
                     drop(gate);
