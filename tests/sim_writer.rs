@@ -7,6 +7,7 @@ use futures::future::join_all;
 use tokio::time::Instant;
 use windlass::budget::{self, Budget};
 use windlass::metrics::Metrics;
+use windlass::reader::{self, Reader};
 use windlass::store::memory::{Bandwidth, Fault, Latency, Memory, Plan, Rule, Synthetic};
 use windlass::store::{Condition, ErrorKind, Headers, Op};
 use windlass::units::ByteSize;
@@ -515,4 +516,27 @@ async fn what_is_discarded_while_it_is_staged_is_found_by_nobody() {
     assert!(!content.is_dirty() && content.commit(Condition::Any).await.unwrap().is_none());
     drop(content);
     sim.assert_clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_that_fill_the_memory_make_room_for_a_writer() {
+    let sim = sim(cloud(), ByteSize::mib(64), Options::default());
+    let deadline = Duration::from_secs(120);
+    let reader = Reader::new(sim.store.clone(), sim.budget.clone(), sim.metrics.clone(), reader::Options::default(), deadline);
+    sim.writer.take_room_from(&reader);
+    sim.store.put_synthetic("read", 1 << 30);
+    let handle = reader.open(&sim.store.meta("read").unwrap());
+    // Far from each other and in no order, so that all of them are kept as pieces.
+    for n in 0..1000_u64 {
+        handle.read(1, n * 7919 % 1000 * MIB, 4096).await.unwrap();
+    }
+    assert!(sim.budget.leased_bytes() as u64 > 56 * MIB, "{}", sim.budget.leased_bytes());
+    let content = sim.create("a");
+    let start = Instant::now();
+    stream(&content, 1, 0..4 * PART, 1 << 20).await;
+    content.commit(Condition::Any).await.unwrap();
+    // Two parts are in the share at a time.
+    let part = FIRST_BYTE.as_secs_f64() + PART as f64 / PER_CONNECTION as f64;
+    assert!(start.elapsed() < Duration::from_secs_f64(2.0 * part) + 4 * FIRST_BYTE, "{:?}", start.elapsed());
+    assert_eq!(sim.metrics.staged_bytes.get(), 0);
 }

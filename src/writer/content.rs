@@ -416,7 +416,7 @@ impl Inner {
         let upload = stream.upload.get_or_insert_with(|| Uploading::new(&self.shared, key.clone(), headers.clone()));
         let (running, sending) = (upload.run(), self.shared.share.on_send());
         let task = Arc::clone(self).send_part(Arc::clone(upload), running, sending, index, buffer, len);
-        let _ = self.shared.background.spawn(task).expect("who writes is in a runtime");
+        self.shared.background.spawn(task).map(drop).expect("who writes is in a runtime");
     }
 
     async fn send_part(

@@ -5,15 +5,16 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::budget::{Budget, Lease, buffer_size};
+use crate::reader::Reader;
 use crate::sys::Window;
 
 /// Of the budget, for all writers together.
@@ -24,6 +25,9 @@ const LARGEST_PART: usize = 8;
 
 /// What a permit of the share stands for: the smallest buffer.
 const UNIT: usize = 16 << 10;
+
+/// Who waits for memory of the budget looks this often for something that readers can let go.
+const RECLAIM_EVERY: Duration = Duration::from_millis(10);
 
 /// With no part on its way, nothing written and nothing given back for so long, memory will not come from other writers.
 const QUIET: Duration = Duration::from_millis(100);
@@ -46,6 +50,7 @@ pub(super) struct Share {
     sending: AtomicUsize,
     /// Writers that wait for memory.
     waiting: AtomicUsize,
+    reader: OnceLock<Reader>,
     begin: Instant,
     /// Milliseconds since `begin`.
     last_written: AtomicU64,
@@ -127,6 +132,7 @@ impl Share {
             kept: Mutex::default(),
             sending: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
+            reader: OnceLock::new(),
             begin: Instant::now(),
             last_written: AtomicU64::new(0),
             last_released: AtomicU64::new(0),
@@ -169,11 +175,15 @@ impl Share {
         if let Some(buffer) = self.try_buffer(len) {
             return Ok(buffer);
         }
-        tokio::select! {
+        let _waiting = self.wait();
+        let permits = tokio::select! {
             biased;
-            buffer = self.wait_for(len) => buffer.map_err(Shortage::Failed),
-            () = self.stuck() => Err(Shortage::Stuck),
-        }
+            permits = self.permits(len) => permits,
+            () = self.stuck() => return Err(Shortage::Stuck),
+        };
+        // What the share has readers may hold; they give way.
+        let lease = self.lease(len).await.map_err(Shortage::Failed)?;
+        Ok(self.buffer(lease, len, permits))
     }
 
     /// A buffer for someone who gives it back without needing another one first. Where the share does not have it, the holder of
@@ -186,23 +196,56 @@ impl Share {
             biased;
             buffer = self.wait_for(len) => buffer,
             permit = Arc::clone(spare).acquire_owned() => {
-                let lease = self.budget.lease(len).await?;
+                let lease = self.lease(len).await?;
                 Ok(self.buffer(lease, len, Vec::from_iter(permit)))
             }
         }
     }
 
     async fn wait_for(self: &Arc<Self>, len: usize) -> io::Result<Buffer> {
-        let _waiting = Counted::new(&self.waiting);
-        // From here on nothing more is kept.
+        let _waiting = self.wait();
+        let permits = self.permits(len).await;
+        let lease = self.lease(len).await?;
+        Ok(self.buffer(lease, len, permits))
+    }
+
+    /// As long as somebody waits nothing is kept.
+    fn wait(&self) -> Counted<'_> {
+        let waiting = Counted::new(&self.waiting);
         while self.let_one_go().is_some() {}
+        waiting
+    }
+
+    async fn permits(&self, len: usize) -> Vec<OwnedSemaphorePermit> {
         let mut permits = Vec::with_capacity(2);
         if len < self.part {
             permits.push(Arc::clone(&self.small).acquire_many_owned(units(len)).await.expect("the share is never closed"));
         }
         permits.push(Arc::clone(&self.permits).acquire_many_owned(units(len)).await.expect("the share is never closed"));
-        let lease = self.budget.lease(len).await?;
-        Ok(self.buffer(lease, len, permits))
+        permits
+    }
+
+    /// Memory of the budget, if it must be out of what readers can spare.
+    async fn lease(&self, len: usize) -> io::Result<Lease> {
+        let mut lease = std::pin::pin!(self.budget.lease(len));
+        loop {
+            tokio::select! {
+                biased;
+                lease = &mut lease => return lease,
+                () = async {
+                    if let Some(reader) = self.reader.get() {
+                        reader.make_room(len);
+                    }
+                    sleep(RECLAIM_EVERY).await;
+                } => {}
+            }
+        }
+    }
+
+    /// See [`Writer::take_room_from`](super::Writer::take_room_from).
+    pub fn take_room_from(&self, reader: &Reader) {
+        // A second reader is none: there is one per mount.
+        let _ = self.reader.set(reader.clone());
     }
 
     fn buffer(self: &Arc<Self>, lease: Lease, len: usize, permits: Vec<OwnedSemaphorePermit>) -> Buffer {

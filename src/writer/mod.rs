@@ -25,6 +25,7 @@ use tokio::sync::Semaphore;
 
 use crate::budget::Budget;
 use crate::metrics::Metrics;
+use crate::reader::Reader;
 use crate::store::{Headers, Key, ObjectMeta, ObjectStore};
 use crate::units::ByteSize;
 
@@ -68,7 +69,7 @@ impl Default for Options {
 #[derive(Clone)]
 pub struct Writer(Arc<Shared>);
 
-pub(self) struct Shared {
+struct Shared {
     store: Arc<dyn ObjectStore>,
     metrics: Arc<Metrics>,
     options: Options,
@@ -121,6 +122,12 @@ impl Writer {
     /// is what it was, else it stays and is reported.
     pub async fn recover(&self) -> Vec<Recovered> {
         staging::recover(&self.0).await
+    }
+
+    /// Has `reader` let go of what it can spare when a writer waits for memory. Both draw on one budget, and what a reader keeps in
+    /// case it is wanted again would else stay there.
+    pub fn take_room_from(&self, reader: &Reader) {
+        self.0.share.take_room_from(reader);
     }
 
     /// Waits for uploads and aborts that go on by themselves.

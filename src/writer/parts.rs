@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn clean_stretches_are_copied_and_the_rest_is_sent() {
-        let dirty = set(&[55..56]);
+        let dirty = set(&[55..56, 56..57]);
         let cut = Cut { size: 125, dirty: &dirty, clean_end: 125, part: 10, largest: 10 };
         let pieces = cut.pieces(&small()).unwrap();
         let expected = [

@@ -442,7 +442,11 @@ fn fitting(room: &mut Option<Buffer>, size: usize) -> Option<Buffer> {
 }
 
 fn covered(len: usize) -> RangeSet<usize> {
-    if len == 0 { RangeSet::new() } else { [0..len].into_iter().collect() }
+    let mut covered = RangeSet::new();
+    if len > 0 {
+        covered.insert(0..len);
+    }
+    covered
 }
 
 fn is_whole(covered: &RangeSet<usize>, len: usize) -> bool {

@@ -82,7 +82,7 @@ async fn is_made_of(store: &One, parts: &[Part]) -> bool {
 #[tokio::test]
 async fn an_upload_is_known_by_the_tag_of_its_parts_their_sums_or_its_time() {
     // As S3 makes it: the MD5 of the MD5s, in binary.
-    let md5s: Vec<u8> = [b"bo", b"dy"].iter().flat_map(|content| Md5::digest(content)).collect();
+    let md5s: Vec<u8> = [b"bo", b"dy"].iter().flat_map(Md5::digest).collect();
     let whole = format!("\"{}-2\"", hex::encode(Md5::digest(&md5s)));
     let tags: Vec<String> = [b"bo", b"dy"].iter().map(|content| format!("\"{}\"", hex::encode_upper(Md5::digest(content)))).collect();
     let tags = [tags[0].as_str(), tags[1].as_str()];

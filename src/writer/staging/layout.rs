@@ -162,8 +162,8 @@ mod tests {
         let mut layout = Layout::of_object(100);
         layout.on_fetched(&(0..10));
         layout.on_write_begin(&(5..20));
-        assert_eq!(layout.dirty().iter().cloned().collect::<Vec<_>>(), [5..10]);
-        assert_eq!(layout.missing(&(0..20)), [10..20]);
+        assert_eq!(layout.dirty().first().zip(layout.dirty().last()), Some((&(5..10), &(5..10))));
+        assert_eq!(layout.places(&(0..20)), [(0..10, Place::File), (10..20, Place::Object)]);
     }
 
     proptest! {
