@@ -540,3 +540,20 @@ async fn readers_that_fill_the_memory_make_room_for_a_writer() {
     assert!(start.elapsed() < Duration::from_secs_f64(2.0 * part) + 4 * FIRST_BYTE, "{:?}", start.elapsed());
     assert_eq!(sim.metrics.staged_bytes.get(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn reading_an_edited_object_front_to_back_runs_ahead() {
+    let sim = large(cloud());
+    sim.store.put_synthetic("a", 128 * MIB);
+    let synthetic = sim.store.synthetic("a").unwrap();
+    let content = sim.edit("a");
+    content.write(0, &bytes(1, 0, 10)).await.unwrap();
+    let start = Instant::now();
+    for at in 0..128 {
+        let data = content.read(at * MIB, 1 << 20).await.unwrap();
+        assert!(at == 0 || synthetic.matches(at * MIB, &data));
+    }
+    let alone = FIRST_BYTE + Duration::from_secs_f64(MIB as f64 / PER_CONNECTION as f64);
+    assert!(start.elapsed() < alone * 32, "{:?}", start.elapsed());
+    assert_eq!(sim.store.count(Op::Get), 128);
+}

@@ -3,17 +3,14 @@
 //! truncate, becoming staged) has the gate alone and runs to its end even if its caller leaves.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock, Semaphore};
 
-use super::memory::{Buffer, Sending, Shortage};
 use super::staging::{Base, Staged};
-use super::stream::{Outcome, Step, Stream};
-use super::upload::{Running, Uploading};
+use super::stream::{Step, Stream};
 use super::{Shared, WriteError};
 use crate::store::{Condition, ETag, Headers, Key, ObjectMeta};
 
@@ -63,6 +60,8 @@ pub(super) struct State {
     /// Versions of the object that were this content: the one that was edited, and each that was committed. The last is there now,
     /// if nobody else has written.
     pub known: Vec<ETag>,
+    /// Where the last read of staged bytes ended, and how far ahead of it was fetched.
+    pub read_to: (u64, u64),
     /// What is there under the key as far as this content knows.
     pub object: Option<ObjectMeta>,
     /// What is there under another key, for a moment.
@@ -299,6 +298,7 @@ impl State {
             discarded: false,
             broken: None,
             known: Vec::new(),
+            read_to: (0, 0),
             object: None,
             aside: None,
             untold: None,
@@ -329,7 +329,7 @@ impl Inner {
         }
     }
 
-    fn is_staged(&self) -> bool {
+    pub fn is_staged(&self) -> bool {
         matches!(self.state.lock().kind, Kind::Staged(_))
     }
 
@@ -337,250 +337,8 @@ impl Inner {
         offset.checked_add(len).filter(|&end| end <= self.shared.options.limits.largest_object).ok_or(WriteError::TooLarge)
     }
 
-    /// One attempt to write.
-    fn write_now(self: &Arc<Self>, offset: u64, data: &[u8], room: &mut Option<Buffer>) -> Result<Step, WriteError> {
-        let mut leaving = Vec::new();
-        let state = &mut *self.state.lock();
-        if let Some(error) = &state.broken {
-            return Err(error.clone());
-        }
-        let Kind::Streaming(stream) = &mut state.kind else { return Ok(Step::Stage) };
-        if let Some(error) = &stream.failure {
-            // What this write brings is missing from now on.
-            state.broken = Some(error.clone());
-            return Err(error.clone());
-        }
-        let end = offset + data.len() as u64;
-        if state.discarded && end > stream.first_part() {
-            return Ok(Step::Stage);
-        }
-        let step = stream.write(offset, data, &self.shared.share, &self.shared.options.limits, room);
-        match step {
-            Step::Done => {
-                state.size = state.size.max(end);
-                state.unsaved = true;
-                leaving = stream.leave_whole(state.size);
-            }
-            Step::Room(_) => {
-                stream.leave_reopened();
-                // Where it will end: so that a whole first part does not stay, and its memory with it.
-                leaving = stream.leave_whole(state.size.max(end));
-            }
-            Step::Wait | Step::Stage => {}
-        }
-        if !state.discarded {
-            for (index, buffer, len) in leaving {
-                self.send(state, index, buffer, len);
-            }
-        }
-        Ok(step)
-    }
-
-    async fn write_waiting(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), WriteError> {
-        let mut granted = None;
-        loop {
-            let gate = self.gate.read().await;
-            let mut room: Option<Buffer> = granted.take();
-            let mut changed = std::pin::pin!(self.changed.notified());
-            changed.as_mut().enable();
-            match self.write_now(offset, data, &mut room)? {
-                Step::Done => return Ok(()),
-                Step::Wait => changed.await,
-                Step::Room(len) => {
-                    // What was got but not used is too small.
-                    drop(room);
-                    match self.shared.share.buffer_or_stuck(len).await {
-                        Ok(buffer) => granted = Some(buffer),
-                        Err(Shortage::Failed(error)) => return Err(WriteError::Memory(Arc::new(error))),
-                        Err(Shortage::Stuck) => {
-                            drop(gate);
-                            self.become_staged().await?;
-                        }
-                    }
-                }
-                Step::Stage => {
-                    if self.is_staged() {
-                        return self.staged_write(offset, data).await;
-                    }
-                    drop(gate);
-                    self.become_staged().await?;
-                }
-            }
-        }
-    }
-
-    /// Starts to send a part that has left its slot.
-    pub fn send(self: &Arc<Self>, state: &mut State, index: u32, buffer: Arc<Buffer>, len: usize) {
-        let Kind::Streaming(stream) = &mut state.kind else { unreachable!("only streams send parts by themselves") };
-        let (key, headers) = (&state.key, &state.headers);
-        let upload = stream.upload.get_or_insert_with(|| Uploading::new(&self.shared, key.clone(), headers.clone()));
-        let (running, sending) = (upload.run(), self.shared.share.on_send());
-        let task = Arc::clone(self).send_part(Arc::clone(upload), running, sending, index, buffer, len);
-        self.shared.background.spawn(task).map(drop).expect("who writes is in a runtime");
-    }
-
-    async fn send_part(
-        self: Arc<Self>,
-        upload: Arc<Uploading>,
-        running: Running,
-        sending: Sending,
-        index: u32,
-        buffer: Arc<Buffer>,
-        len: usize,
-    ) {
-        let result = {
-            let _place = self.places.acquire().await;
-            let _of_all = self.shared.places.acquire().await;
-            upload.send(index + 1, buffer.body(len)).await
-        };
-        drop((running, sending));
-        let outcome = match result {
-            Ok(Some(part)) => Outcome::Part(part),
-            Ok(None) => Outcome::Stopped,
-            Err(error) => Outcome::Failed(error.into()),
-        };
-        if let Kind::Streaming(stream) = &mut self.state.lock().kind {
-            stream.on_sent(index, buffer, outcome, &self.shared.share);
-        }
-        self.changed.notify_waiters();
-    }
-
-    /// Waits until nothing of the stream is on its way. Under the gate, alone.
-    pub async fn arrive(&self) {
-        loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
-            changed.as_mut().enable();
-            let is_busy = match &self.state.lock().kind {
-                Kind::Streaming(stream) => stream.is_busy(),
-                Kind::Staged(_) => false,
-            };
-            if !is_busy {
-                return;
-            }
-            changed.await;
-        }
-    }
-
-    async fn become_staged(self: &Arc<Self>) -> Result<(), WriteError> {
+    pub async fn become_staged(self: &Arc<Self>) -> Result<(), WriteError> {
         self.alone(|inner| async move { inner.stage().await }).await
-    }
-
-    async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), WriteError> {
-        if size == 0 {
-            self.start_over().await;
-            return Ok(());
-        }
-        self.arrive().await;
-        {
-            let state = &mut *self.state.lock();
-            if let Kind::Streaming(stream) = &mut state.kind {
-                let in_memory = match size.cmp(&state.size) {
-                    std::cmp::Ordering::Equal => return Ok(()),
-                    std::cmp::Ordering::Less => stream.truncate(size, &self.shared.share),
-                    std::cmp::Ordering::Greater => stream.may_grow_to(size, &self.shared.share, &self.shared.options.limits),
-                };
-                if in_memory {
-                    (state.size, state.unsaved) = (size, true);
-                    return Ok(());
-                }
-            }
-        }
-        self.stage().await?;
-        self.staged_truncate(size).await
-    }
-
-    /// An empty file is a new stream, whatever it was before.
-    async fn start_over(self: &Arc<Self>) {
-        let inner = Arc::clone(self);
-        super::staging::blocking(move || {
-            // Reads of what was staged are without the gate.
-            let _io = inner.io.write();
-            let state = &mut *inner.state.lock();
-            if state.size == 0 && matches!(state.kind, Kind::Streaming(_)) {
-                return;
-            }
-            state.unsaved |= state.size > 0;
-            let old = std::mem::replace(&mut state.kind, Kind::Streaming(Stream::new(inner.shared.sizes)));
-            (state.size, state.broken) = (0, None);
-            inner.let_go(old);
-        })
-        .await;
-    }
-
-    /// Ends what only `kind` needed.
-    pub fn let_go(&self, kind: Kind) {
-        match kind {
-            Kind::Streaming(mut stream) => {
-                if let Some(upload) = stream.upload.take() {
-                    upload.give_up(&self.shared);
-                }
-                stream.clear(&self.shared.share);
-            }
-            Kind::Staged(Staged { base: Some(Base { meta, temporary: true }), .. }) => self.delete_in_background(meta.key),
-            Kind::Staged(_) => {}
-        }
-    }
-
-    pub fn delete_in_background(&self, key: Key) {
-        let store = Arc::clone(&self.shared.store);
-        self.shared.background.spawn(async move {
-            if let Err(error) = store.delete(&key).await {
-                tracing::warn!(%error, "an object that was to be moved stays under its old name too");
-            }
-        });
-    }
-
-    async fn allocate(self: &Arc<Self>, range: Range<u64>, how: Allocate) -> Result<(), WriteError> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        self.arrive().await;
-        {
-            let state = &mut *self.state.lock();
-            if let Kind::Streaming(stream) = &mut state.kind {
-                match how {
-                    // Streams take no room on any disk.
-                    Allocate::KeepSize => return Ok(()),
-                    Allocate::Extend if range.end <= state.size => return Ok(()),
-                    Allocate::Extend if stream.may_grow_to(range.end, &self.shared.share, &self.shared.options.limits) => {
-                        (state.size, state.unsaved) = (range.end, true);
-                        return Ok(());
-                    }
-                    Allocate::Punch | Allocate::Zero { keep_size: true } if range.start >= state.size => return Ok(()),
-                    _ => {}
-                }
-            }
-        }
-        self.stage().await?;
-        self.staged_allocate(range, how).await
-    }
-
-    async fn discard(self: &Arc<Self>) {
-        let upload = {
-            let state = &mut *self.state.lock();
-            state.discarded = true;
-            match &mut state.kind {
-                Kind::Streaming(stream) => stream.upload.take(),
-                Kind::Staged(_) => None,
-            }
-        };
-        if let Some(upload) = upload {
-            upload.give_up(&self.shared);
-            self.arrive().await;
-        }
-        let file = match &mut self.state.lock().kind {
-            Kind::Staged(staged) => staged.file.clone(),
-            Kind::Streaming(stream) => {
-                // What is gone is gone; a read of it will say so.
-                stream.failure = None;
-                stream.reopen(&self.shared.share);
-                None
-            }
-        };
-        if let Some(file) = file {
-            // Nobody shall find it after a crash.
-            let _ = super::staging::blocking(move || file.undescribe()).await;
-        }
     }
 
     /// The content was let go. What is staged goes with the last thread that works on it.

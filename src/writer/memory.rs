@@ -2,7 +2,6 @@
 //! bytes are wanted again. It does not know whose they are. Invariant: writers hold at most their share; what is kept goes
 //! before anybody waits, and nobody waits for memory that only other waiting writers could give back.
 
-use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -13,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::kept::Kept;
 use crate::budget::{Budget, Lease, buffer_size};
 use crate::reader::Reader;
 use crate::sys::Window;
@@ -55,14 +55,6 @@ pub(super) struct Share {
     /// Milliseconds since `begin`.
     last_written: AtomicU64,
     last_released: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Kept {
-    /// The longest kept first.
-    firsts: VecDeque<Arc<Buffer>>,
-    others: VecDeque<Arc<Buffer>>,
-    bytes: usize,
 }
 
 /// Memory of one part.
@@ -280,17 +272,11 @@ impl Share {
     /// Keeps what was sent as long as that is cheap. What is returned finds it as long as it is kept.
     pub fn keep(&self, buffer: Arc<Buffer>, is_first: bool) -> Weak<Buffer> {
         let weak = Arc::downgrade(&buffer);
-        let mut gone = Vec::new();
         if !self.budget.is_short() && self.waiting.load(Ordering::Relaxed) == 0 {
-            let mut kept = self.kept.lock();
-            kept.bytes += buffer.len();
-            if is_first { &mut kept.firsts } else { &mut kept.others }.push_back(buffer);
-            while kept.bytes > self.most_kept {
-                gone.extend(kept.pop());
-            }
+            // Dropped outside the lock: it may wake others.
+            let gone = self.kept.lock().keep(buffer, is_first, self.most_kept);
+            drop(gone);
         }
-        // Dropped outside the lock: it may wake others.
-        drop(gone);
         weak
     }
 
@@ -303,16 +289,7 @@ impl Share {
 
     /// Its owner does not want it any more.
     pub fn forget(&self, weak: &Weak<Buffer>) {
-        let found = {
-            let kept = &mut *self.kept.lock();
-            let take = |list: &mut VecDeque<Arc<Buffer>>| {
-                let at = list.iter().position(|buffer| std::ptr::eq(Arc::as_ptr(buffer), weak.as_ptr()))?;
-                list.remove(at)
-            };
-            let found = take(&mut kept.firsts).or_else(|| take(&mut kept.others));
-            kept.bytes -= found.as_ref().map_or(0, |buffer| buffer.len());
-            found
-        };
+        let found = self.kept.lock().take(weak);
         drop(found);
     }
 
@@ -329,15 +306,6 @@ impl Share {
 
     fn now(&self) -> u64 {
         millis(self.begin.elapsed())
-    }
-}
-
-impl Kept {
-    /// First parts go last.
-    fn pop(&mut self) -> Option<Arc<Buffer>> {
-        let buffer = self.others.pop_front().or_else(|| self.firsts.pop_front())?;
-        self.bytes -= buffer.len();
-        Some(buffer)
     }
 }
 

@@ -8,14 +8,18 @@
 //! changed nothing in the bucket.
 
 mod background;
+mod change;
 mod commit;
 mod content;
 mod error;
+mod kept;
 mod memory;
 mod parts;
+mod stage;
 pub mod staging;
 mod stream;
 mod upload;
+mod writing;
 
 use std::fmt;
 use std::sync::Arc;

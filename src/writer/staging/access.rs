@@ -25,6 +25,19 @@ pub(in crate::writer) async fn blocking<T: Send + 'static>(work: impl FnOnce() -
     }
 }
 
+/// Most bytes that are fetched ahead of a read of staged content: so many requests at once are worth their latency.
+const MOST_AHEAD: u64 = 16 << 20;
+
+impl State {
+    /// How far ahead of a read to fetch: twice as far as before when it goes on where the last one ended.
+    fn ahead_of(&mut self, range: &Range<u64>) -> u64 {
+        let (end, ahead) = self.read_to;
+        let ahead = if range.start == end && end > 0 { (ahead * 2).max(range.end - range.start).min(MOST_AHEAD) } else { 0 };
+        self.read_to = (range.end, ahead);
+        ahead
+    }
+}
+
 impl Inner {
     /// What is known of the staged file, under the short lock. For those who have the gate or `io`: then it stays staged.
     pub fn staged<T>(&self, look: impl FnOnce(&mut Staged, &mut Summary<'_>) -> T) -> T {
@@ -128,7 +141,8 @@ impl Inner {
     /// Bytes of `range`, cut at the end of the file. It has no part of the gate, so that a read does not wait for a commit. None:
     /// the content has changed meanwhile, so that the question has to be asked anew.
     pub async fn staged_read(self: &Arc<Self>, range: Range<u64>) -> Result<Option<Bytes>, WriteError> {
-        let aside = self.fetch(&range).await?;
+        let ahead = self.state.lock().ahead_of(&range);
+        let aside = self.fetch(&(range.start..range.end.saturating_add(ahead)), &range).await?;
         let inner = Arc::clone(self);
         Ok(blocking(move || inner.read_file(&range, &aside)).await?)
     }

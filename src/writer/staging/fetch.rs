@@ -34,14 +34,18 @@ impl Drop for Claim {
 }
 
 impl Inner {
-    /// Brings what is missing of `range` into the file. Where the disk has no room for it, it is returned.
-    pub async fn fetch(self: &Arc<Self>, range: &Range<u64>) -> Result<Vec<(u64, Bytes)>, WriteError> {
+    /// Brings what is missing of `range` into the file. Where the disk has no room for it, what is `wanted` of it is returned.
+    pub async fn fetch(self: &Arc<Self>, range: &Range<u64>, wanted: &Range<u64>) -> Result<Vec<(u64, Bytes)>, WriteError> {
         let mut aside = Vec::new();
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            let (complete, claimed) = self.claim(range, &aside);
+            let (complete, claimed) = self.claim(range, wanted, &aside);
             if complete {
+                if !aside.is_empty() {
+                    // What is fetched ahead would find no room either.
+                    self.state.lock().read_to = (0, 0);
+                }
                 return Ok(aside);
             }
             if claimed.is_empty() {
@@ -50,18 +54,25 @@ impl Inner {
                 continue;
             }
             let claims = claimed.into_iter().map(|piece| Claim { inner: Arc::clone(self), piece });
-            let pieces = futures::stream::iter(claims).map(|claim| self.fetch_piece(claim, range)).buffer_unordered(AT_ONCE);
+            let pieces = futures::stream::iter(claims).map(|claim| self.fetch_piece(claim, wanted)).buffer_unordered(AT_ONCE);
             aside.extend(pieces.try_filter_map(|piece| std::future::ready(Ok(piece))).try_collect::<Vec<_>>().await?);
         }
     }
 
-    /// Whether nothing is missing, and the pieces that are for the caller to fetch.
-    fn claim(&self, range: &Range<u64>, aside: &[(u64, Bytes)]) -> (bool, Vec<Range<u64>>) {
+    /// Whether nothing that is wanted is missing, and else the pieces of `range` that are for the caller to fetch.
+    fn claim(&self, range: &Range<u64>, wanted: &Range<u64>, aside: &[(u64, Bytes)]) -> (bool, Vec<Range<u64>>) {
         let look = self.if_staged(|staged, summary| {
-            let range = range.start..range.end.min(*summary.size);
-            let mut missing = if range.start < range.end { staged.layout.missing(&range) } else { Vec::new() };
-            missing.retain(|run| !aside.iter().any(|(offset, bytes)| *offset <= run.start && run.end <= offset + bytes.len() as u64));
+            let missing = |range: &Range<u64>| {
+                let range = range.start..range.end.min(*summary.size);
+                let mut missing = if range.start < range.end { staged.layout.missing(&range) } else { Vec::new() };
+                missing.retain(|run| !aside.iter().any(|(offset, bytes)| *offset <= run.start && run.end <= offset + bytes.len() as u64));
+                missing
+            };
             let mut claimed = Vec::new();
+            if missing(wanted).is_empty() {
+                return (true, claimed);
+            }
+            let missing = missing(range);
             for run in &missing {
                 for start in (run.start / PIECE * PIECE..run.end).step_by(PIECE as usize) {
                     let piece = start..(start + PIECE).min(staged.layout.base_end());
@@ -71,7 +82,7 @@ impl Inner {
                     }
                 }
             }
-            (missing.is_empty(), claimed)
+            (false, claimed)
         });
         // Of a stream nothing is with the object alone.
         look.unwrap_or((true, Vec::new()))
@@ -102,6 +113,9 @@ impl Inner {
             // Who reads shall not suffer from a full disk.
             Err(_) => {
                 let want = wanted.start.max(range.start)..wanted.end.min(range.end);
+                if want.is_empty() {
+                    return Ok(None);
+                }
                 let inside = (want.start - range.start) as usize..(want.end - range.start) as usize;
                 Ok(Some((want.start, Bytes::copy_from_slice(&buffer.bytes()[inside]))))
             }
