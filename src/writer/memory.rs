@@ -392,7 +392,7 @@ mod tests {
         let share = share();
         let weak = share.keep(Arc::new(share.try_buffer(MIB).unwrap()), true);
         let taken = share.take(&weak).unwrap();
-        assert_eq!((Arc::strong_count(&taken), share.kept.lock().bytes), (1, 0));
+        assert_eq!((Arc::strong_count(&taken), share.kept.lock().bytes()), (1, 0));
         drop(taken);
         assert!(share.take(&weak).is_none() && share.held_bytes() == 0);
     }
