@@ -212,3 +212,10 @@ proptest! {
         runtime.block_on(run(existing, changes, largest_copy, same));
     }
 }
+
+/// Found by chance: what a commit tells of was moved between an early commit, made for a read, and the one that tells of it.
+#[tokio::test(start_paused = true)]
+async fn an_early_commit_is_told_of_where_it_was_moved_to() {
+    let changes = vec![Change::Append(7400), Change::Read(0, 2000), Change::Rename(1), Change::Commit];
+    run(None, changes, LARGEST_COPY, same).await;
+}

@@ -251,6 +251,8 @@ impl Content {
             let state = &mut *inner.state.lock();
             state.known.push(meta.etag.clone());
             state.object = Some(meta.clone());
+            // What is to be told of is where it is now.
+            state.untold = state.untold.take().map(|_| meta.clone());
             if let Kind::Staged(Staged { base: Some(base), .. }) = &mut state.kind
                 && base.meta.size == meta.size
             {
