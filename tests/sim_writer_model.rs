@@ -216,6 +216,7 @@ proptest! {
 /// Found by chance: what a commit tells of was moved between an early commit, made for a read, and the one that tells of it.
 #[tokio::test(start_paused = true)]
 async fn an_early_commit_is_told_of_where_it_was_moved_to() {
-    let changes = vec![Change::Append(7400), Change::Read(0, 2000), Change::Rename(1), Change::Commit];
+    let appends = [1, 1184, 2985, 1141, 1690].map(Change::Append);
+    let changes = appends.into_iter().chain([Change::Write(6000, 1), Change::Read(0, 1001), Change::Rename(1)]).collect();
     run(None, changes, LARGEST_COPY, same).await;
 }
