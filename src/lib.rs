@@ -20,8 +20,8 @@
 //! 10. An error is born where the fact is known with operation and key, is translated once a layer, becomes an errno in one
 //!     exhaustive table, and is logged once, where it ends.
 //!
-//! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`config`], [`fuse`], [`vfs`], [`reader`],
-//! [`store`], and at the bottom [`budget`], [`logging`], [`metrics`], [`sys`] and [`units`].
+//! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`config`], [`fuse`], [`vfs`],
+//! [`writer`], [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`logging`], [`metrics`], [`sys`] and [`units`].
 
 #![deny(clippy::unwrap_used)]
 
@@ -34,7 +34,9 @@ pub mod logging;
 pub mod metrics;
 pub mod mount;
 pub mod reader;
+pub mod spill;
 pub mod store;
 pub mod sys;
 pub mod units;
 pub mod vfs;
+pub mod writer;

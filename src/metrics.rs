@@ -49,6 +49,8 @@ pub struct Metrics {
     pub window_hits: Counter,
     /// Reads that had to wait for bytes.
     pub window_misses: Counter,
+    /// Bytes written to staging files by those who change files.
+    pub staged_bytes: Counter,
     /// Fetches given up because nobody wanted their bytes any more.
     pub cancelled_fetches: Counter,
 }

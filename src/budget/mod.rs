@@ -61,6 +61,12 @@ impl AsRef<Memory> for Lease {
     }
 }
 
+impl AsMut<Memory> for Lease {
+    fn as_mut(&mut self) -> &mut Memory {
+        self.memory.as_mut().expect("only drop takes the memory out")
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
         let memory = self.memory.take().expect("only drop takes the memory out");
@@ -101,7 +107,7 @@ impl Budget {
         if !pool.waiting.is_empty() {
             return None;
         }
-        self.grant(&mut pool, class(len))?.ok()
+        self.grant(&mut pool, buffer_size(len))?.ok()
     }
 
     /// A buffer of at least `len` bytes, as soon as there is one. Dropping the future gives up the place in the queue.
@@ -109,7 +115,7 @@ impl Budget {
     /// # Errors
     /// When the kernel refuses the mapping, or `len` is more than the whole budget.
     pub async fn lease(self: &Arc<Self>, len: usize) -> io::Result<Lease> {
-        let class = class(len);
+        let class = buffer_size(len);
         if class > self.limit {
             return Err(io::Error::other(format!("a buffer of {class} bytes is more than the memory limit of {} bytes", self.limit)));
         }
@@ -199,8 +205,8 @@ fn make_room(pool: &mut Pool, bound: usize) {
     }
 }
 
-/// The buffer size that serves `len` bytes.
-fn class(len: usize) -> usize {
+/// The buffer size that serves `len` bytes: what a lease of that many takes out of the budget.
+pub fn buffer_size(len: usize) -> usize {
     if len <= HUGE_CLASS { len.next_power_of_two().max(SMALLEST_CLASS) } else { len.next_multiple_of(HUGE_CLASS) }
 }
 
@@ -215,7 +221,7 @@ mod tests {
     #[test]
     fn buffers_come_in_few_sizes() {
         for (len, size) in [(1, 16 << 10), (100_000, 128 << 10), (1 << 20, 1 << 20), (3 << 20, 4 << 20), (5 << 20, 6 << 20)] {
-            assert_eq!(class(len), size, "{len}");
+            assert_eq!(buffer_size(len), size, "{len}");
         }
     }
 

@@ -166,6 +166,11 @@ impl Reader {
         object.fetch_whole(&Fetcher { shared, object: &object });
     }
 
+    /// Lets go of what can be spared until `bytes` are free, for somebody who waits for them.
+    pub fn make_room(&self, bytes: usize) {
+        self.0.reclaim(bytes);
+    }
+
     /// Housekeeping, about once a second: ends streams whose readers are gone and gives idle memory back.
     pub fn on_time(&self) {
         let now = Instant::now();

@@ -1,4 +1,5 @@
-//! The only unsafe code: memory mappings and the buffer that fills from the front while it is being read.
+//! The only unsafe code: memory mappings, the buffer that fills from the front while it is being read, and
+//! the one that its owner writes anywhere.
 //! Each piece has a safe interface and its own tests.
 
 #![allow(unsafe_code, reason = "the one place for it: every block says which invariant it stands on")]
@@ -6,7 +7,9 @@
 mod descriptor;
 mod front;
 mod memory;
+mod window;
 
 pub use descriptor::duplicate;
 pub use front::{FrontReader, FrontWriter, front};
 pub use memory::Memory;
+pub use window::Window;

@@ -103,7 +103,7 @@ impl Memory {
         let guard = Guard::open(&self.log, Op::Put, key, None, None);
         self.carry_out(Op::Put, key, body.len() as u64, guard, |bucket| {
             check(bucket, Op::Put, key, condition)?;
-            Ok(Written { etag: bucket.put(key.clone(), headers.clone(), |_, _| Content::Stored(body.clone())) })
+            Ok(Written { etag: bucket.put(key.clone(), headers.clone(), |_, _| Content::Stored(own(body))) })
         })
         .await
     }
@@ -120,7 +120,7 @@ impl Memory {
     pub(super) async fn answer_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
         let guard = Guard::open(&self.log, Op::UploadPart, &upload.key, None, None).of_part(number);
         self.carry_out(Op::UploadPart, &upload.key, body.len() as u64, guard, |bucket| {
-            add_part(bucket, Op::UploadPart, upload, number, body)
+            add_part(bucket, Op::UploadPart, upload, number, own(&body))
         })
         .await
     }
@@ -217,6 +217,11 @@ impl Memory {
 
 fn nvme(content: &[u8]) -> Crc64 {
     Crc64 { polynomial: Polynomial::Nvme, value: Polynomial::Nvme.of(content) }
+}
+
+/// A copy: the sender wants its buffer back.
+fn own(body: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(body)
 }
 
 fn check(bucket: &Bucket, op: Op, key: &Key, condition: &Condition) -> Result<()> {

@@ -1,0 +1,131 @@
+//! Changes of the whole content besides commits: its size, holes, an empty start, and that nobody wants it any more. All of it has
+//! the content alone. Invariant: a change that fails has changed nothing.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::WriteError;
+use super::content::{Allocate, Inner, Kind};
+use super::staging::{Base, Staged, blocking};
+use super::stream::Stream;
+use crate::store::Key;
+
+impl Inner {
+    pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), WriteError> {
+        if size == 0 {
+            self.start_over().await;
+            return Ok(());
+        }
+        self.arrive().await;
+        {
+            let state = &mut *self.state.lock();
+            if let Kind::Streaming(stream) = &mut state.kind {
+                let in_memory = match size.cmp(&state.size) {
+                    std::cmp::Ordering::Equal => return Ok(()),
+                    std::cmp::Ordering::Less => stream.truncate(size, &self.shared.share),
+                    std::cmp::Ordering::Greater => stream.may_grow_to(size, &self.shared.share, &self.shared.options.limits),
+                };
+                if in_memory {
+                    (state.size, state.unsaved) = (size, true);
+                    return Ok(());
+                }
+            }
+        }
+        self.stage().await?;
+        self.staged_truncate(size).await
+    }
+
+    /// An empty file is a new stream, whatever it was before.
+    async fn start_over(self: &Arc<Self>) {
+        let inner = Arc::clone(self);
+        blocking(move || {
+            // Reads of what was staged are without the gate.
+            let _io = inner.io.write();
+            let state = &mut *inner.state.lock();
+            if state.size == 0 && matches!(state.kind, Kind::Streaming(_)) {
+                return;
+            }
+            state.unsaved |= state.size > 0;
+            let old = std::mem::replace(&mut state.kind, Kind::Streaming(Stream::new(inner.shared.sizes)));
+            (state.size, state.broken) = (0, None);
+            inner.let_go(old);
+        })
+        .await;
+    }
+
+    /// Ends what only `kind` needed.
+    pub fn let_go(&self, kind: Kind) {
+        match kind {
+            Kind::Streaming(mut stream) => {
+                if let Some(upload) = stream.upload.take() {
+                    upload.give_up(&self.shared);
+                }
+                stream.clear(&self.shared.share);
+            }
+            Kind::Staged(Staged { base: Some(Base { meta, temporary: true }), .. }) => self.delete_in_background(meta.key),
+            Kind::Staged(_) => {}
+        }
+    }
+
+    pub fn delete_in_background(&self, key: Key) {
+        let store = Arc::clone(&self.shared.store);
+        self.shared.background.spawn(async move {
+            if let Err(error) = store.delete(&key).await {
+                tracing::warn!(%error, "an object that was to be moved stays under its old name too");
+            }
+        });
+    }
+
+    pub async fn allocate(self: &Arc<Self>, range: Range<u64>, how: Allocate) -> Result<(), WriteError> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.arrive().await;
+        {
+            let state = &mut *self.state.lock();
+            if let Kind::Streaming(stream) = &mut state.kind {
+                match how {
+                    // Streams take no room on any disk.
+                    Allocate::KeepSize => return Ok(()),
+                    Allocate::Extend if range.end <= state.size => return Ok(()),
+                    Allocate::Extend if stream.may_grow_to(range.end, &self.shared.share, &self.shared.options.limits) => {
+                        (state.size, state.unsaved) = (range.end, true);
+                        return Ok(());
+                    }
+                    Allocate::Punch | Allocate::Zero { keep_size: true } if range.start >= state.size => return Ok(()),
+                    _ => {}
+                }
+            }
+        }
+        self.stage().await?;
+        self.staged_allocate(range, how).await
+    }
+
+    pub async fn discard(self: &Arc<Self>) {
+        let upload = {
+            let state = &mut *self.state.lock();
+            state.discarded = true;
+            match &mut state.kind {
+                Kind::Streaming(stream) => stream.upload.take(),
+                Kind::Staged(_) => None,
+            }
+        };
+        if let Some(upload) = upload {
+            upload.give_up(&self.shared);
+            self.arrive().await;
+        }
+        let file = match &mut self.state.lock().kind {
+            Kind::Staged(staged) => staged.file.clone(),
+            Kind::Streaming(stream) => {
+                // What is gone is gone; a read of it will say so.
+                stream.failure = None;
+                stream.reopen(&self.shared.share);
+                None
+            }
+        };
+        if let Some(file) = file {
+            // Nobody shall find it after a crash.
+            let _ = blocking(move || file.undescribe()).await;
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! The content of one file that is being changed: a stream of parts as long as it is written front to back, a staged file from
+//! then on. It knows no names and no handles. Invariant: bytes change under the gate, shared; what changes the whole (commit,
+//! truncate, becoming staged) has the gate alone and runs to its end even if its caller leaves.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, RwLock, Semaphore};
+
+use super::staging::{Base, Staged};
+use super::stream::{Step, Stream};
+use super::{Shared, WriteError};
+use crate::store::{Condition, ETag, Headers, Key, ObjectMeta};
+
+/// What fallocate(2) asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocate {
+    /// Room, and the file is at least so long.
+    Extend,
+    /// Room.
+    KeepSize,
+    /// Zeros.
+    Zero { keep_size: bool },
+    /// Zeros that take no room, inside the file.
+    Punch,
+}
+
+/// See the module. Dropping the last reference gives up what was not committed.
+pub struct Content {
+    pub(super) inner: Arc<Inner>,
+}
+
+/// What tasks hold on to.
+pub(super) struct Inner {
+    pub shared: Arc<Shared>,
+    pub gate: Arc<RwLock<()>>,
+    /// The order of changes to the staged file; only held on threads that may block.
+    pub io: parking_lot::RwLock<()>,
+    pub state: Mutex<State>,
+    /// A part arrived or failed, a piece was fetched.
+    pub changed: Notify,
+    /// Requests of this file at once.
+    pub places: Arc<Semaphore>,
+    /// One buffer beyond the share, for who gives it back without needing another.
+    pub spare: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub key: Key,
+    pub headers: Headers,
+    pub size: u64,
+    pub kind: Kind,
+    pub unsaved: bool,
+    pub discarded: bool,
+    /// Bytes are lost, or a write was refused: there is nothing whole to commit any more.
+    pub broken: Option<WriteError>,
+    /// Versions of the object that were this content: the one that was edited, and each that was committed. The last is there now,
+    /// if nobody else has written.
+    pub known: Vec<ETag>,
+    /// Where the last read of staged bytes ended, and how far ahead of it was fetched.
+    pub read_to: (u64, u64),
+    /// What is there under the key as far as this content knows.
+    pub object: Option<ObjectMeta>,
+    /// What is there under another key, for a moment.
+    pub aside: Option<ObjectMeta>,
+    /// A commit that had to be made before anybody asked for it.
+    pub untold: Option<ObjectMeta>,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Streaming(Stream),
+    Staged(Staged),
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Content").field("state", &self.inner.state).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Content {
+    pub(super) fn new(shared: &Arc<Shared>, state: State) -> Arc<Self> {
+        let inner = Inner {
+            shared: Arc::clone(shared),
+            gate: Arc::default(),
+            io: parking_lot::RwLock::new(()),
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            places: Arc::new(Semaphore::new(shared.options.concurrency.max(1))),
+            spare: Arc::new(Semaphore::new(1)),
+        };
+        Arc::new(Self { inner: Arc::new(inner) })
+    }
+
+    pub(super) fn empty(shared: &Arc<Shared>, key: Key, headers: Headers) -> Arc<Self> {
+        let kind = Kind::Streaming(Stream::new(shared.sizes));
+        Self::new(shared, State::new(key, headers, kind))
+    }
+
+    pub(super) fn of_object(shared: &Arc<Shared>, base: ObjectMeta, headers: Headers) -> Arc<Self> {
+        let (key, size, known) = (base.key.clone(), base.size, vec![base.etag.clone()]);
+        let object = Some(base.clone());
+        // An empty file that is appended to is written front to back.
+        let kind = if size == 0 {
+            Kind::Streaming(Stream::new(shared.sizes))
+        } else {
+            Kind::Staged(Staged::of_object(Base { meta: base, temporary: false }))
+        };
+        Self::new(shared, State { size, unsaved: false, known, object, ..State::new(key, headers, kind) })
+    }
+
+    /// The size as written so far.
+    pub fn size(&self) -> u64 {
+        self.inner.state.lock().size
+    }
+
+    /// Whether a commit has something to send or to tell: also when it was created and never committed.
+    pub fn is_dirty(&self) -> bool {
+        let state = self.inner.state.lock();
+        !state.discarded && (state.unsaved || state.untold.is_some())
+    }
+
+    /// The key that the next commit writes to.
+    pub fn key(&self) -> Key {
+        self.inner.state.lock().key.clone()
+    }
+
+    /// A write that needs nothing that has to be waited for: it is done, or was refused. None: use [`write`](Self::write). Starts
+    /// uploads as tasks of the current runtime.
+    pub fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<(), WriteError>> {
+        let _gate = self.inner.gate.try_read().ok()?;
+        if data.is_empty() {
+            return Some(Ok(()));
+        }
+        if let Err(error) = self.inner.end_of(offset, data.len() as u64) {
+            return Some(Err(error));
+        }
+        match self.inner.write_now(offset, data, &mut None) {
+            Ok(Step::Done) => Some(Ok(())),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    /// Writes `data` at `offset`. A writer that is ahead of the network waits here.
+    ///
+    /// # Errors
+    /// See [`WriteError`]. Without room on the disk the content stays what it was.
+    pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), WriteError> {
+        self.inner.end_of(offset, data.len() as u64)?;
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let rest = data.len() - done;
+            // Part by part: so that the ones before have left when memory for the next is waited for.
+            let len = if self.inner.is_staged() { rest } else { self.inner.shared.len_in_part(at, rest) };
+            self.inner.write_waiting(at, &data[done..done + len]).await?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Bytes at `offset`, fewer only at the end.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn read(&self, offset: u64, len: usize) -> Result<Bytes, WriteError> {
+        loop {
+            let range = {
+                let state = self.inner.state.lock();
+                let end = offset.saturating_add(len as u64).min(state.size);
+                if offset >= end {
+                    return Ok(Bytes::new());
+                }
+                let range = offset..end;
+                match &state.kind {
+                    Kind::Streaming(stream) => match stream.read(&range) {
+                        Some(bytes) => return Ok(bytes.into()),
+                        None => None,
+                    },
+                    Kind::Staged(_) => Some(range),
+                }
+            };
+            match range {
+                Some(range) => {
+                    if let Some(bytes) = self.inner.staged_read(range).await? {
+                        return Ok(bytes);
+                    }
+                }
+                None => self.inner.become_staged().await?,
+            }
+        }
+    }
+
+    /// Makes the file `size` bytes long.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn truncate(&self, size: u64) -> Result<(), WriteError> {
+        self.inner.end_of(size, 0)?;
+        self.inner.alone(move |inner| async move { inner.truncate(size).await }).await
+    }
+
+    /// What fallocate(2) does.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn allocate(&self, offset: u64, len: u64, how: Allocate) -> Result<(), WriteError> {
+        let end = self.inner.end_of(offset, len)?;
+        self.inner.alone(move |inner| async move { inner.allocate(offset..end, how).await }).await
+    }
+
+    /// Puts everything into the store and returns what the object is now; none when there is nothing new. A condition is about
+    /// what others did: the versions that this content put there itself meet it.
+    ///
+    /// # Errors
+    /// Then the store has the version from before, the upload is aborted, and the next commit tries again from what is still
+    /// here, or returns the same error.
+    pub async fn commit(&self, condition: Condition) -> Result<Option<ObjectMeta>, WriteError> {
+        self.inner.alone(move |inner| async move { inner.commit(condition).await }).await
+    }
+
+    /// Has the next commit write to `key`. What is edited is still read, and copied, from the object where it was.
+    pub async fn set_key(&self, key: Key) {
+        let change = move |inner: Arc<Inner>| async move {
+            let is_staged = {
+                let mut state = inner.state.lock();
+                state.key = key;
+                matches!(state.kind, Kind::Staged(_))
+            };
+            if is_staged && let Err(error) = inner.describe_again().await {
+                tracing::warn!(%error, "the description of a staged file could not be renewed");
+            }
+        };
+        self.inner.alone(change).await;
+    }
+
+    /// Tells that the object was moved, or changed in its headers, by a copy inside the store: its bytes are the same.
+    pub async fn set_base(&self, meta: ObjectMeta) {
+        let change = move |inner: Arc<Inner>| async move {
+            let state = &mut *inner.state.lock();
+            state.known.push(meta.etag.clone());
+            state.object = Some(meta.clone());
+            // What is to be told of is where it is now.
+            state.untold = state.untold.take().map(|_| meta.clone());
+            if let Kind::Staged(Staged { base: Some(base), .. }) = &mut state.kind
+                && base.meta.size == meta.size
+            {
+                base.meta = meta;
+            }
+        };
+        self.inner.alone(change).await;
+    }
+
+    /// What is stored beside the content from the next commit on. If it is new, there is something to commit.
+    pub fn set_headers(&self, headers: Headers) {
+        let state = &mut *self.inner.state.lock();
+        state.unsaved |= state.headers != headers;
+        state.headers = headers;
+    }
+
+    /// Nothing of this will be committed any more; reads and writes go on. Aborts the upload.
+    pub async fn discard(&self) {
+        self.inner.alone(|inner| async move { inner.discard().await }).await;
+    }
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        if let Ok(_gate) = self.inner.gate.try_write() {
+            return self.inner.leave();
+        }
+        // After the commit that is still under way.
+        let inner = Arc::clone(&self.inner);
+        self.inner.shared.background.spawn(async move {
+            let _gate = inner.gate.write().await;
+            inner.leave();
+        });
+    }
+}
+
+impl State {
+    fn new(key: Key, headers: Headers, kind: Kind) -> Self {
+        Self {
+            key,
+            headers,
+            size: 0,
+            kind,
+            unsaved: true,
+            discarded: false,
+            broken: None,
+            known: Vec::new(),
+            read_to: (0, 0),
+            object: None,
+            aside: None,
+            untold: None,
+        }
+    }
+}
+
+impl Inner {
+    /// Does what needs the content alone. It goes on to its end if the caller leaves, and a drain waits for it.
+    pub async fn alone<T: Send + 'static, F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F + Send) -> T
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let gate = Arc::clone(&self.gate).write_owned().await;
+        let work = work(Arc::clone(self));
+        let task = self.shared.background.spawn(async move {
+            let result = work.await;
+            drop(gate);
+            result
+        });
+        match task.expect("an async function runs in a runtime").await {
+            Ok(result) => result,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime ends, and this task with it.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+
+    pub fn is_staged(&self) -> bool {
+        matches!(self.state.lock().kind, Kind::Staged(_))
+    }
+
+    fn end_of(&self, offset: u64, len: u64) -> Result<u64, WriteError> {
+        offset.checked_add(len).filter(|&end| end <= self.shared.options.limits.largest_object).ok_or(WriteError::TooLarge)
+    }
+
+    pub async fn become_staged(self: &Arc<Self>) -> Result<(), WriteError> {
+        self.alone(|inner| async move { inner.stage().await }).await
+    }
+
+    /// The content was let go. What is staged goes with the last thread that works on it.
+    fn leave(&self) {
+        let state = &mut *self.state.lock();
+        match &mut state.kind {
+            Kind::Streaming(stream) => {
+                let old = std::mem::replace(stream, Stream::new(self.shared.sizes));
+                self.let_go(Kind::Streaming(old));
+            }
+            Kind::Staged(staged) => {
+                if let Some(Base { meta, .. }) = staged.base.take_if(|base| base.temporary) {
+                    self.delete_in_background(meta.key);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Why content cannot be changed, read or committed. The layer above makes errno of it.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::store::{self, ErrorKind};
+
+/// See the module. Cloneable, because what failed once is told to everyone who depends on it.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The store failed, after all retries.
+    #[error(transparent)]
+    Store(store::Error),
+    /// The staging file; without room it is [`io::ErrorKind::StorageFull`].
+    #[error("the staging file cannot be used")]
+    Disk { source: Arc<io::Error> },
+    /// No memory could be had.
+    #[error("no memory for a part")]
+    Memory(#[source] Arc<io::Error>),
+    /// More than a store can hold in one object.
+    #[error("larger than an object can be")]
+    TooLarge,
+    /// The object that is edited was replaced or deleted meanwhile, and bytes of it are needed.
+    #[error("the object was replaced while it was being edited")]
+    Stale(#[source] store::Error),
+}
+
+impl WriteError {
+    /// An error of a request for bytes of the object that is edited.
+    pub(super) fn of_base(error: store::Error) -> Self {
+        match error.kind {
+            ErrorKind::Replaced | ErrorKind::NotFound => Self::Stale(error),
+            _ => Self::Store(error),
+        }
+    }
+}
+
+impl From<store::Error> for WriteError {
+    fn from(error: store::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl From<io::Error> for WriteError {
+    fn from(error: io::Error) -> Self {
+        Self::Disk { source: Arc::new(error) }
+    }
+}

@@ -1,0 +1,53 @@
+//! Which sent parts are kept in case their bytes are wanted again: pure bookkeeping. Invariant: they are never more than allowed,
+//! and the first parts of files are the last to go, since headers are what is written again.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use super::memory::Buffer;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// The longest kept first.
+    firsts: VecDeque<Arc<Buffer>>,
+    others: VecDeque<Arc<Buffer>>,
+    bytes: usize,
+}
+
+impl Kept {
+    /// How many bytes there are.
+    #[cfg(test)]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Keeps one more; those that have to go for it are returned, perhaps itself.
+    pub fn keep(&mut self, buffer: Arc<Buffer>, is_first: bool, most: usize) -> Vec<Arc<Buffer>> {
+        self.bytes += buffer.len();
+        if is_first { &mut self.firsts } else { &mut self.others }.push_back(buffer);
+        let mut gone = Vec::new();
+        while self.bytes > most {
+            gone.extend(self.pop());
+        }
+        gone
+    }
+
+    /// The one that is wanted least.
+    pub fn pop(&mut self) -> Option<Arc<Buffer>> {
+        let buffer = self.others.pop_front().or_else(|| self.firsts.pop_front())?;
+        self.bytes -= buffer.len();
+        Some(buffer)
+    }
+
+    /// This one, if it is there.
+    pub fn take(&mut self, weak: &Weak<Buffer>) -> Option<Arc<Buffer>> {
+        let find = |list: &mut VecDeque<Arc<Buffer>>| {
+            let at = list.iter().position(|buffer| std::ptr::eq(Arc::as_ptr(buffer), weak.as_ptr()))?;
+            list.remove(at)
+        };
+        let found = find(&mut self.firsts).or_else(|| find(&mut self.others))?;
+        self.bytes -= found.len();
+        Some(found)
+    }
+}

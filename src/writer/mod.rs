@@ -1,0 +1,149 @@
+//! The content of files that are being changed: streamed to the store in parts while it is written front to back, staged on a
+//! disk otherwise, and in the bucket whole after a commit or not at all. It knows keys, not names or handles.
+//!
+//! [`Writer`] is one per mount, [`Content`] one per file that is open for writing. What decides is pure (`parts`, and the layout
+//! of a staged file); `stream` and `staging` hold the bytes, `commit` and `upload` send them.
+//!
+//! Invariant: a commit that returned an object has put every byte into it that was written before; one that failed has
+//! changed nothing in the bucket.
+
+mod background;
+mod change;
+mod commit;
+mod content;
+mod error;
+mod kept;
+mod memory;
+mod parts;
+mod stage;
+pub mod staging;
+mod stream;
+mod upload;
+mod writing;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tokio::sync::Semaphore;
+
+use crate::budget::Budget;
+use crate::metrics::Metrics;
+use crate::reader::Reader;
+use crate::store::{Headers, Key, ObjectMeta, ObjectStore};
+use crate::units::ByteSize;
+
+pub use content::{Allocate, Content};
+pub use error::WriteError;
+pub use parts::Limits;
+pub use staging::Recovered;
+
+use background::Background;
+use memory::Share;
+use parts::Sizes;
+use staging::Area;
+
+/// Options of the writer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The size of parts; it grows with the file, so that the parts a store takes hold it.
+    pub part_size: ByteSize,
+    /// Parts of one file in flight.
+    pub concurrency: usize,
+    /// Parts in flight in the process.
+    pub total_concurrency: usize,
+    pub staging: staging::Options,
+    /// What the store takes. No flag sets it: tests do.
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            part_size: ByteSize::mib(8),
+            concurrency: 16,
+            total_concurrency: 64,
+            staging: staging::Options::default(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// The writer of a mount. Cheap to clone.
+#[derive(Clone)]
+pub struct Writer(Arc<Shared>);
+
+struct Shared {
+    store: Arc<dyn ObjectStore>,
+    metrics: Arc<Metrics>,
+    options: Options,
+    /// What is mounted: staged files of other mounts are left alone.
+    scope: String,
+    sizes: Sizes,
+    share: Arc<Share>,
+    places: Semaphore,
+    background: Background,
+    area: Area,
+    /// The endpoint does not copy inside the store.
+    copies_refused: AtomicBool,
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Writer").field("options", &self.0.options).field("scope", &self.0.scope).finish_non_exhaustive()
+    }
+}
+
+impl Writer {
+    /// A writer to `store`, whose uploads run on the runtime that this is called in. `scope` names what is mounted.
+    pub fn new(store: Arc<dyn ObjectStore>, budget: Arc<Budget>, metrics: Arc<Metrics>, options: Options, scope: &str) -> Self {
+        let share = Share::new(budget, options.part_size.as_u64().max(options.limits.least_part) as usize, options.limits.kept);
+        Self(Arc::new(Shared {
+            store,
+            metrics,
+            scope: scope.to_owned(),
+            sizes: Sizes::new(options.part_size.as_u64(), share.largest_part() as u64, &options.limits),
+            share,
+            places: Semaphore::new(options.total_concurrency.max(1)),
+            background: Background::new(),
+            area: Area::new(&options.staging),
+            copies_refused: AtomicBool::new(false),
+            options,
+        }))
+    }
+
+    /// Content that begins empty. It streams as long as it is written front to back.
+    pub fn create(&self, key: Key, headers: Headers) -> Arc<Content> {
+        Content::empty(&self.0, key, headers)
+    }
+
+    /// Content of an object that is going to be changed. Nothing is fetched yet.
+    pub fn edit(&self, base: ObjectMeta, headers: Headers) -> Arc<Content> {
+        Content::of_object(&self.0, base, headers)
+    }
+
+    /// Staged files that a killed mount of the same scope left: each is uploaded when a commit of it had begun and the object still
+    /// is what it was, else it stays and is reported.
+    pub async fn recover(&self) -> Vec<Recovered> {
+        staging::recover(&self.0).await
+    }
+
+    /// Has `reader` let go of what it can spare when a writer waits for memory. Both draw on one budget, and what a reader keeps in
+    /// case it is wanted again would else stay there.
+    pub fn take_room_from(&self, reader: &Reader) {
+        self.0.share.take_room_from(reader);
+    }
+
+    /// Waits for uploads and aborts that go on by themselves.
+    pub async fn settle(&self) {
+        self.0.background.settle().await;
+    }
+}
+
+impl Shared {
+    /// How many of `len` bytes at `offset` are in the same part.
+    fn len_in_part(&self, offset: u64, len: usize) -> usize {
+        let end = self.sizes.index(offset).map_or(u64::MAX, |index| self.sizes.range(index).end);
+        usize::try_from(end - offset).map_or(len, |rest| rest.min(len))
+    }
+}

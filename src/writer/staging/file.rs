@@ -1,0 +1,218 @@
+//! The private sparse file of one content on the disk, and the room that it takes there. It does not know what its bytes mean.
+//! Invariant: nothing grows without a reservation, and the file and its description are gone with their owner; only a
+//! process that was killed leaves them.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, FlockOperation};
+
+use super::Options;
+use super::journal::{self, Entry};
+use crate::spill::{Bounds, Guard};
+
+/// Ends of names: of a staged file and of its description.
+pub(super) const DATA: &str = "data";
+pub(super) const ENTRY: &str = "json";
+
+/// Where staged files are.
+#[derive(Debug)]
+pub(in crate::writer) struct Area {
+    directory: PathBuf,
+    guard: Guard,
+    names: AtomicU64,
+}
+
+impl Area {
+    /// Touches nothing: a mount that stages nothing needs no disk.
+    pub fn new(options: &Options) -> Self {
+        let parent = options.dir.clone().unwrap_or_else(default_directory);
+        let bounds = Bounds { max: options.max, ensure_free: options.ensure_free, free_ratio: options.free_ratio };
+        Self { directory: parent.join("staging"), guard: Guard::new(bounds), names: AtomicU64::new(0) }
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Whether `bytes` more would find room; nothing is kept for them.
+    pub fn check(&self, bytes: u64) -> io::Result<()> {
+        self.prepare()?;
+        self.guard.reserve(&self.directory, bytes).map(drop)
+    }
+
+    /// The directory, for us alone.
+    fn prepare(&self) -> io::Result<()> {
+        let Some(parent) = self.directory.parent() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let private = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
+        private(parent)?;
+        private(&self.directory)?;
+        let found = fs::symlink_metadata(&self.directory)?;
+        let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0;
+        if ours {
+            return Ok(());
+        }
+        let message = format!("{} is not a directory of ours that nobody else can enter", self.directory.display());
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+    }
+
+    /// A new, empty, locked file.
+    pub fn create(&self) -> io::Result<StagedFile> {
+        self.prepare()?;
+        loop {
+            let number = self.names.fetch_add(1, Ordering::Relaxed);
+            let path = self.directory.join(format!("{}-{number}-{:08x}.{DATA}", std::process::id(), rand::random::<u32>()));
+            let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
+            let file = match opened {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                Err(error) => return Err(error),
+            };
+            // A daemon that clears up takes a file without lock and description for one that was left.
+            if lock(&file).is_ok() && file.metadata()?.nlink() > 0 {
+                return Ok(StagedFile::new(file, path, self.guard.clone()));
+            }
+        }
+    }
+
+    /// A file that a killed daemon left; none when its owner lives.
+    pub fn adopt(&self, path: &Path) -> io::Result<Option<StagedFile>> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        if lock(&file).is_err() || file.metadata()?.nlink() == 0 {
+            return Ok(None);
+        }
+        let staged = StagedFile::new(file, path.to_owned(), self.guard.clone());
+        *staged.described.lock() = Described::Sealed;
+        Ok(Some(staged))
+    }
+}
+
+/// One name for all mounts of a user, so that the next mount finds what a killed one left.
+fn default_directory() -> PathBuf {
+    std::env::temp_dir().join(format!("windlass-{}", rustix::process::geteuid().as_raw()))
+}
+
+fn lock(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)?)
+}
+
+/// What the description beside the file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::writer) enum Described {
+    /// There is none: the file holds nothing that the store does not have.
+    Not,
+    /// That the file is being changed.
+    Open,
+    /// All that is needed to upload it.
+    Sealed,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::writer) struct StagedFile {
+    file: File,
+    path: PathBuf,
+    guard: Guard,
+    /// What was reserved for it.
+    taken: AtomicU64,
+    described: Mutex<Described>,
+    /// Somebody shall find it.
+    stays: Mutex<bool>,
+}
+
+impl StagedFile {
+    fn new(file: File, path: PathBuf, guard: Guard) -> Self {
+        Self { file, path, guard, taken: AtomicU64::new(0), described: Mutex::new(Described::Not), stays: Mutex::new(false) }
+    }
+
+    /// Writes `data` at `offset`; `growth` bytes of it were not in the file before.
+    pub fn write(&self, offset: u64, data: &[u8], growth: u64) -> io::Result<()> {
+        let directory = self.path.parent().expect("it is in the directory of the area");
+        let room = self.guard.reserve(directory, growth)?;
+        self.file.write_all_at(data, offset)?;
+        room.written();
+        self.taken.fetch_add(growth, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(into, offset)
+    }
+
+    /// Gives the room of `range`, of which `held` bytes were used, back to the disk where that can be done.
+    pub fn punch(&self, range: &Range<u64>, held: u64) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if held > 0 && rustix::fs::fallocate(&self.file, flags, range.start, range.end - range.start).is_ok() {
+            self.give_back(held);
+        }
+    }
+
+    /// Cuts the file, of which `held` bytes behind `size` were used.
+    pub fn cut(&self, size: u64, held: u64) -> io::Result<()> {
+        if self.file.metadata()?.len() > size {
+            self.file.set_len(size)?;
+            self.give_back(held);
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: u64) {
+        let before = self.taken.load(Ordering::Relaxed);
+        let bytes = bytes.min(before);
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+        self.guard.release(bytes);
+    }
+
+    /// Counts what an adopted file takes on the disk.
+    pub fn count(&self, bytes: u64) {
+        self.guard.adopt(bytes);
+        self.taken.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub fn described(&self) -> Described {
+        *self.described.lock()
+    }
+
+    /// Writes the description.
+    pub fn describe(&self, entry: &Entry, sealed: bool) -> io::Result<()> {
+        let mut described = self.described.lock();
+        if sealed {
+            // The data first: a description must not say more than a power cut leaves.
+            self.file.sync_data()?;
+        }
+        journal::write(&self.path.with_extension(ENTRY), entry, sealed)?;
+        *described = if sealed { Described::Sealed } else { Described::Open };
+        Ok(())
+    }
+
+    /// The store has everything.
+    pub fn undescribe(&self) -> io::Result<()> {
+        let mut described = self.described.lock();
+        if *described != Described::Not {
+            fs::remove_file(self.path.with_extension(ENTRY))?;
+            *described = Described::Not;
+        }
+        Ok(())
+    }
+
+    /// Whether it is left where it is, for somebody to look at, when it is dropped.
+    pub fn stay(&self, stays: bool) {
+        *self.stays.lock() = stays;
+    }
+}
+
+impl Drop for StagedFile {
+    fn drop(&mut self) {
+        if !*self.stays.lock() {
+            // The description first: without it the data means nothing to anybody.
+            let _ = fs::remove_file(self.path.with_extension(ENTRY));
+            let _ = fs::remove_file(&self.path);
+        }
+        self.guard.release(*self.taken.get_mut());
+    }
+}

@@ -1,0 +1,187 @@
+//! The description of a staged file beside it, for the mount that comes after a killed one. It decides nothing. Invariant: the
+//! description is replaced as a whole, so that whoever reads it reads one that was true.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::{Deserialize, Serialize};
+
+use super::layout::Layout;
+use crate::store::{ETag, Headers, Key};
+
+/// Of what this program writes; another number is left alone.
+const VERSION: u32 = 1;
+
+/// See the module.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::writer) struct Entry {
+    version: u32,
+    /// Whose it is: the bucket and prefix that were mounted.
+    pub scope: String,
+    /// Where it was to go. For people, and for us when it is text.
+    key: String,
+    /// The same when it is not text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    key_base64: Option<String>,
+    content_type: Option<String>,
+    metadata: std::collections::BTreeMap<String, String>,
+    pub size: u64,
+    /// The version that is there, as far as the writer knows; none: there is no object.
+    etag: Option<String>,
+    /// The object that bytes are taken from, when that has another key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base_key_base64: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base_size: Option<u64>,
+    base_end: u64,
+    present: Vec<Range<u64>>,
+    zeros: Vec<Range<u64>>,
+    dirty: Vec<Range<u64>>,
+    /// The ranges are complete: a commit had begun.
+    pub sealed: bool,
+}
+
+/// What an entry is made of.
+pub(in crate::writer) struct Described<'a> {
+    pub scope: &'a str,
+    pub key: &'a Key,
+    pub headers: &'a Headers,
+    pub size: u64,
+    pub etag: Option<&'a ETag>,
+    /// Key and size of the object that is edited.
+    pub base: Option<(&'a Key, u64)>,
+    pub layout: &'a Layout,
+    pub sealed: bool,
+}
+
+impl Entry {
+    pub fn new(described: &Described<'_>) -> Self {
+        let Described { scope, key, headers, size, etag, base, layout, sealed } = described;
+        let encoded = |key: &Key| BASE64_STANDARD.encode(key.as_bytes());
+        Self {
+            version: VERSION,
+            scope: (*scope).to_owned(),
+            key: key.to_string(),
+            key_base64: key.to_str().is_none().then(|| encoded(key)),
+            content_type: headers.content_type.clone(),
+            metadata: headers.metadata.clone(),
+            size: *size,
+            etag: etag.map(|etag| etag.as_str().to_owned()),
+            base_key_base64: base.filter(|(base, _)| base != key).map(|(base, _)| encoded(base)),
+            base_size: base.map(|(_, size)| size),
+            base_end: layout.base_end(),
+            present: layout.present().iter().cloned().collect(),
+            zeros: layout.zeros().iter().cloned().collect(),
+            dirty: layout.dirty().iter().cloned().collect(),
+            sealed: *sealed,
+        }
+    }
+
+    /// Where it was to go; none when nobody can tell.
+    pub fn key(&self) -> Option<Key> {
+        match &self.key_base64 {
+            None => Some(Key::from(self.key.as_str())),
+            Some(encoded) => Some(Key::from(BASE64_STANDARD.decode(encoded).ok()?)),
+        }
+    }
+
+    pub fn etag(&self) -> Option<ETag> {
+        self.etag.as_deref().map(ETag::from)
+    }
+
+    /// Whether bytes are taken from an object.
+    pub fn has_base(&self) -> bool {
+        self.base_size.is_some()
+    }
+
+    /// Whether bytes are taken from an object of another name.
+    pub fn is_moved(&self) -> bool {
+        self.base_key_base64.is_some()
+    }
+
+    pub fn headers(&self) -> Headers {
+        Headers { content_type: self.content_type.clone(), metadata: self.metadata.clone() }
+    }
+
+    pub fn layout(&self) -> Layout {
+        let set = |ranges: &[Range<u64>]| ranges.iter().filter(|range| !range.is_empty()).cloned().collect();
+        Layout::from_parts(set(&self.present), set(&self.zeros), set(&self.dirty), self.base_end)
+    }
+}
+
+/// Replaces the description at `path`. With `durable` it survives a power cut too.
+pub(super) fn write(path: &Path, entry: &Entry, durable: bool) -> io::Result<()> {
+    let text = serde_json::to_vec_pretty(entry).map_err(io::Error::other)?;
+    let aside = path.with_extension("tmp");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+    file.write_all(&text)?;
+    if durable {
+        file.sync_all()?;
+    }
+    fs::rename(&aside, path)?;
+    if durable && let Some(directory) = path.parent() {
+        File::open(directory)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// The description at `path`.
+pub(super) fn read(path: &Path) -> io::Result<Entry> {
+    let entry: Entry = serde_json::from_slice(&fs::read(path)?).map_err(io::Error::other)?;
+    if entry.version == VERSION { Ok(entry) } else { Err(io::Error::other(format!("version {} of the journal", entry.version))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout() -> Layout {
+        let mut layout = Layout::of_object(100);
+        layout.on_write(&(10..20));
+        layout.on_zero(&(30..40));
+        layout.on_fetched(&(50..60));
+        layout.on_cut(90);
+        layout
+    }
+
+    fn entry(key: &Key, base: Option<(&Key, u64)>) -> Entry {
+        let headers = Headers { content_type: Some("text/plain".into()), metadata: [("mode".into(), "33188".into())].into() };
+        let etag = ETag::from("\"e\"");
+        let (layout, etag) = (layout(), base.map(|_| &etag));
+        Entry::new(&Described { scope: "s3://b/p", key, headers: &headers, size: 95, etag, base, layout: &layout, sealed: true })
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("1.json");
+        for key in [Key::from("a/b \"c\""), Key::from(&b"\xff\x00"[..])] {
+            for base in [None, Some((&key, 100)), Some((&Key::from("other"), 100))] {
+                let entry = entry(&key, base);
+                write(&path, &entry, base.is_some()).unwrap();
+                let read = read(&path).unwrap();
+                assert_eq!((read.key(), read.layout(), read.headers()), (Some(key.clone()), layout(), entry.headers()));
+                assert_eq!((read.size, read.etag(), read.has_base()), (95, base.map(|_| ETag::from("\"e\"")), base.is_some()));
+                assert_eq!((read.sealed, read.is_moved()), (true, base.is_some_and(|(base, _)| *base != key)));
+            }
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn another_version_and_half_an_entry_are_errors() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("1.json");
+        let mut newer = entry(&Key::from("k"), None);
+        newer.version = VERSION + 1;
+        write(&path, &newer, false).unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("version 2"));
+        fs::write(&path, b"{\"version\":1,").unwrap();
+        assert!(read(&path).is_err());
+    }
+}

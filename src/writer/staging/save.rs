@@ -1,0 +1,217 @@
+//! Commits of staged content: what the object has already is copied inside the store, the rest is sent from the file. It has the
+//! content alone. Invariant: a part is either a range of the one version that is edited or bytes that were put together here.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use futures::StreamExt;
+
+use super::access::blocking;
+use super::fetch::Fill;
+use super::{Base, Layout};
+use crate::store::{self, Condition, CopyRequest, ErrorKind, Headers, Key, ObjectMeta, Part, PartCopy, PutRequest, Written};
+use crate::writer::WriteError;
+use crate::writer::commit::meta;
+use crate::writer::content::Inner;
+use crate::writer::memory::Buffer;
+use crate::writer::parts::{Cut, Piece};
+use crate::writer::upload::Uploading;
+
+/// What is committed.
+struct Whole {
+    key: Key,
+    headers: Headers,
+    size: u64,
+    base: Option<Base>,
+    layout: Layout,
+    condition: Condition,
+}
+
+/// Why an attempt ended.
+enum Failure {
+    /// The store does not copy; everything can be sent instead.
+    NoCopies,
+    Other(WriteError),
+}
+
+impl<E: Into<WriteError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Other(error.into())
+    }
+}
+
+impl Whole {
+    /// Whether it is the object that is there, byte for byte.
+    fn is_object(&self) -> bool {
+        let size = self.base.as_ref().map(|base| base.meta.size);
+        size == Some(self.size) && self.layout.base_end() == self.size && self.layout.dirty().is_empty()
+    }
+}
+
+impl Inner {
+    pub async fn save_staged(self: &Arc<Self>, condition: &Condition) -> Result<ObjectMeta, WriteError> {
+        self.seal_file().await?;
+        let whole = {
+            let (key, headers, size) = {
+                let state = self.state.lock();
+                (state.key.clone(), state.headers.clone(), state.size)
+            };
+            let (base, layout) = self.staged(|staged, _| (staged.base.clone(), staged.layout.clone()));
+            Whole { key, headers, size, base, layout, condition: condition.clone() }
+        };
+        let may_copy = !self.shared.copies_refused.load(Relaxed);
+        let written = match self.send_whole(&whole, may_copy).await {
+            Err(Failure::NoCopies) => {
+                self.shared.copies_refused.store(true, Relaxed);
+                match self.send_whole(&whole, false).await {
+                    Ok(written) => written,
+                    Err(Failure::Other(error)) => return Err(error),
+                    Err(Failure::NoCopies) => unreachable!("nothing is copied"),
+                }
+            }
+            Err(Failure::Other(error)) => return Err(error),
+            Ok(written) => written,
+        };
+        let meta = meta(&whole.key, whole.size, written);
+        self.on_staged_saved(whole, meta.clone()).await;
+        Ok(meta)
+    }
+
+    async fn on_staged_saved(self: &Arc<Self>, whole: Whole, meta: ObjectMeta) {
+        let file = self.staged(|staged, _| {
+            staged.layout.on_saved(whole.size);
+            staged.base = Some(Base { meta: meta.clone(), temporary: false });
+            staged.file.clone()
+        });
+        self.state.lock().on_saved(&meta, &whole.headers);
+        if let Some(Base { meta: old, temporary: true }) = whole.base {
+            self.delete_in_background(old.key);
+        }
+        if let Some(file) = file
+            && let Err(error) = blocking(move || file.undescribe()).await
+        {
+            tracing::warn!(%error, "the description of a staged file that was uploaded stays");
+        }
+    }
+
+    async fn send_whole(self: &Arc<Self>, whole: &Whole, may_copy: bool) -> Result<Written, Failure> {
+        let limits = &self.shared.options.limits;
+        if may_copy && whole.is_object() && whole.size <= limits.largest_copy {
+            return self.copy_whole(whole).await;
+        }
+        if whole.size <= self.shared.sizes.range(0).end {
+            let body = self.assemble(&(0..whole.size)).await?;
+            let request = PutRequest { key: whole.key.clone(), body, headers: whole.headers.clone(), condition: whole.condition.clone() };
+            let _sending = self.shared.share.on_send();
+            let _place = self.places.acquire().await;
+            let _of_all = self.shared.places.acquire().await;
+            return Ok(self.shared.store.put(&request).await.map_err(WriteError::from)?);
+        }
+        let cut = Cut {
+            size: whole.size,
+            dirty: whole.layout.dirty(),
+            clean_end: if may_copy && whole.base.is_some() { whole.layout.base_end() } else { 0 },
+            part: self.shared.options.part_size.as_u64(),
+            largest: self.shared.share.largest_part() as u64,
+        };
+        let pieces = cut.pieces(limits).ok_or(Failure::Other(WriteError::TooLarge))?;
+        let upload = Uploading::new(&self.shared, whole.key.clone(), whole.headers.clone());
+        let result = self.send_pieces(whole, &upload, pieces).await;
+        if result.is_err() {
+            upload.give_up(&self.shared);
+        }
+        result
+    }
+
+    async fn copy_whole(&self, whole: &Whole) -> Result<Written, Failure> {
+        let base = &whole.base.as_ref().expect("it is the object").meta;
+        let request = CopyRequest {
+            source: base.key.clone(),
+            etag: base.etag.clone(),
+            target: whole.key.clone(),
+            headers: Some(whole.headers.clone()),
+            condition: whole.condition.clone(),
+        };
+        let is_any = whole.condition == Condition::Any;
+        self.shared.store.copy(&request).await.map_err(|error| match error.kind {
+            // With a condition the store does not say whether source or target is another.
+            ErrorKind::Replaced if !is_any => Failure::Other(WriteError::Store(error)),
+            _ => of_copy(error),
+        })
+    }
+
+    async fn send_pieces(self: &Arc<Self>, whole: &Whole, upload: &Arc<Uploading>, pieces: Vec<Piece>) -> Result<Written, Failure> {
+        upload.begin().await?;
+        let numbered = (1..).zip(pieces);
+        let sent = futures::stream::iter(numbered).map(async |(number, piece)| {
+            let result = self.send_piece(whole, upload, number, piece).await;
+            if result.is_err() {
+                upload.stop();
+            }
+            result
+        });
+        // All of them end here, also after an error: what runs on other threads needs the content to itself.
+        let sent: Vec<_> = sent.buffer_unordered(self.shared.options.concurrency.max(1)).collect().await;
+        let parts: Result<Vec<Option<Part>>, Failure> = sent.into_iter().collect();
+        let mut parts: Vec<Part> = parts?.into_iter().flatten().collect();
+        parts.sort_by_key(|part| part.number);
+        Ok(upload.complete(&parts, &whole.condition).await?)
+    }
+
+    /// None: another one failed.
+    async fn send_piece(
+        self: &Arc<Self>,
+        whole: &Whole,
+        upload: &Arc<Uploading>,
+        number: u32,
+        piece: Piece,
+    ) -> Result<Option<Part>, Failure> {
+        let _running = upload.run();
+        if upload.is_stopped() {
+            return Ok(None);
+        }
+        Ok(match piece {
+            Piece::Copy(range) => {
+                let base = &whole.base.as_ref().expect("only bytes of an object are copied").meta;
+                let source = PartCopy { source: base.key.clone(), etag: base.etag.clone(), range };
+                let _place = self.places.acquire().await;
+                let _of_all = self.shared.places.acquire().await;
+                upload.copy(number, &source).await.map_err(of_copy)?
+            }
+            Piece::Send(range) => {
+                let body = self.assemble(&range).await?;
+                let _sending = self.shared.share.on_send();
+                let _place = self.places.acquire().await;
+                let _of_all = self.shared.places.acquire().await;
+                upload.send(number, body).await?
+            }
+        })
+    }
+
+    /// The bytes of `range`, from wherever they are, in one piece.
+    async fn assemble(self: &Arc<Self>, range: &std::ops::Range<u64>) -> Result<Bytes, WriteError> {
+        let len = (range.end - range.start) as usize;
+        if len == 0 {
+            return Ok(Bytes::new());
+        }
+        let buffer = self.shared.share.buffer_to_send(len, &self.spare).await;
+        let buffer = buffer.map_err(|error| WriteError::Memory(Arc::new(error)))?;
+        let (mut buffer, missing): (Buffer, _) = self.collect(range, buffer).await?;
+        let base = self.staged(|staged, _| staged.base.clone());
+        for run in missing {
+            let base = base.as_ref().expect("what is missing is in the object");
+            let (at, end) = ((run.start - range.start) as usize, (run.end - range.start) as usize);
+            let mut sink = Fill { buffer, at, end };
+            self.get(&base.meta, &run, &mut sink).await?;
+            buffer = sink.buffer;
+        }
+        Ok(Arc::new(buffer).body(len))
+    }
+}
+
+/// An error of a copy inside the store.
+fn of_copy(error: store::Error) -> Failure {
+    let unknown = error.kind == ErrorKind::Invalid || error.status == Some(501) || error.code.as_deref() == Some("NotImplemented");
+    if unknown { Failure::NoCopies } else { Failure::Other(WriteError::of_base(error)) }
+}

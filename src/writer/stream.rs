@@ -1,0 +1,470 @@
+//! The parts of a file that is written front to back, as they fill, leave and stay at hand. All of it is under the lock of its
+//! content; nothing here waits or sends. Invariant: every byte that was written is in a slot's memory, or in a part that the
+//! store has; what a slot does not cover is zeros.
+
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+
+use rangemap::RangeSet;
+
+use super::WriteError;
+use super::memory::{Buffer, Share};
+use super::parts::{Limits, Sizes};
+use super::upload::Uploading;
+use crate::store::Part;
+
+/// Buffers of a first part that is not whole yet: most files are small, and many of them may be open.
+const SMALL: [usize; 4] = [16 << 10, 64 << 10, 256 << 10, 1 << 20];
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Stream {
+    sizes: Sizes,
+    slots: Vec<Slot>,
+    /// All slots before this one are whole.
+    front: usize,
+    /// Parts that became whole and are not on their way.
+    whole: Vec<u32>,
+    pub upload: Option<Arc<Uploading>>,
+    /// The store has all of it as an object.
+    pub saved: bool,
+    /// Why a part could not be sent.
+    pub failure: Option<WriteError>,
+}
+
+#[derive(Debug)]
+enum Slot {
+    /// Nothing was written here.
+    Hole,
+    Open(OpenPart),
+    /// Being sent.
+    Busy {
+        buffer: Arc<Buffer>,
+        len: usize,
+    },
+    /// The store has it: as a part of the upload, or, without one, as a part of the object. Its bytes may still be at hand.
+    Sent {
+        part: Option<Part>,
+        len: usize,
+        bytes: Weak<Buffer>,
+    },
+}
+
+#[derive(Debug)]
+struct OpenPart {
+    buffer: Arc<Buffer>,
+    covered: RangeSet<usize>,
+    /// It was sent before; it waits for the commit, since more changes may come.
+    reopened: bool,
+}
+
+/// What became of a write.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Done,
+    /// A buffer of so many bytes is needed first.
+    Room(usize),
+    /// A part of it is on its way and has to arrive first.
+    Wait,
+    /// This is no stream any more.
+    Stage,
+}
+
+/// What became of bytes that were sent.
+#[derive(Debug)]
+pub(super) enum Outcome {
+    Part(Part),
+    /// They are all of an object.
+    Object,
+    Failed(WriteError),
+    /// The upload was given up.
+    Stopped,
+}
+
+/// Bytes of the file that are in memory and nowhere else.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub offset: u64,
+    pub covered: RangeSet<usize>,
+    pub buffer: Arc<Buffer>,
+}
+
+impl Stream {
+    pub fn new(sizes: Sizes) -> Self {
+        Self { sizes, slots: Vec::new(), front: 0, whole: Vec::new(), upload: None, saved: false, failure: None }
+    }
+
+    /// The end of the first part: what fits in it is one request.
+    pub fn first_part(&self) -> u64 {
+        self.sizes.range(0).end
+    }
+
+    /// Copies `data` to `offset`. `room` is a buffer that an earlier call asked for.
+    pub fn write(&mut self, offset: u64, data: &[u8], share: &Arc<Share>, limits: &Limits, room: &mut Option<Buffer>) -> Step {
+        let range = offset..offset + data.len() as u64;
+        if self.saved && !self.reopen_saved(share) {
+            return Step::Stage;
+        }
+        if self.sizes.index(range.end - 1).is_none() || offset > self.end_of_front() + limits.ahead {
+            return Step::Stage;
+        }
+        // All memory first: a write that has to wait has changed nothing.
+        for (index, inside) in self.touched(&range) {
+            match self.open(index, inside.end, share, room) {
+                Step::Done => {}
+                other => return other,
+            }
+        }
+        for (index, inside) in self.touched(&range) {
+            let from = (self.sizes.range(index).start + inside.start as u64 - offset) as usize;
+            let len = inside.len();
+            self.copy_in(index, inside, &data[from..from + len]);
+        }
+        share.on_written();
+        Step::Done
+    }
+
+    /// The parts that `range` is in, with where in them.
+    fn touched(&self, range: &Range<u64>) -> Vec<(u32, Range<usize>)> {
+        let Some((first, last)) = self.sizes.index(range.start).zip(self.sizes.index(range.end - 1)) else { return Vec::new() };
+        let inside = |index| {
+            let part = self.sizes.range(index);
+            let (start, end) = (range.start.max(part.start) - part.start, range.end.min(part.end) - part.start);
+            (index, start as usize..end as usize)
+        };
+        (first..=last).map(inside).collect()
+    }
+
+    /// Makes the slot ready to take bytes up to `end`.
+    fn open(&mut self, index: u32, end: usize, share: &Arc<Share>, room: &mut Option<Buffer>) -> Step {
+        let at = index as usize;
+        while self.slots.len() <= at {
+            self.slots.push(Slot::Hole);
+        }
+        if let Slot::Sent { len, bytes, .. } = &self.slots[at] {
+            let Some(buffer) = share.take(bytes) else { return Step::Stage };
+            self.slots[at] = Slot::Open(OpenPart { buffer, covered: covered(*len), reopened: true });
+            self.front = self.front.min(at);
+        }
+        let (size, part_len) = (self.buffer_size(index, end), self.part_len(index));
+        match &mut self.slots[at] {
+            Slot::Hole => {
+                let Some(buffer) = fitting(room, size).or_else(|| share.try_buffer(size)) else { return Step::Room(size) };
+                self.slots[at] = Slot::Open(OpenPart { buffer: Arc::new(buffer), covered: RangeSet::new(), reopened: false });
+            }
+            Slot::Open(open) => {
+                // A request that was given up may hold on to the buffer for a moment.
+                if open.buffer.len() < end || Arc::get_mut(&mut open.buffer).is_none() {
+                    // Who holds something waits for a whole part: there is always room for one beside the small ones.
+                    let Some(mut buffer) = fitting(room, size).or_else(|| share.try_buffer(size)) else { return Step::Room(part_len) };
+                    for range in open.covered.iter() {
+                        buffer.bytes_mut()[range.clone()].copy_from_slice(&open.buffer.bytes()[range.clone()]);
+                    }
+                    open.buffer = Arc::new(buffer);
+                }
+            }
+            Slot::Busy { .. } => return Step::Wait,
+            Slot::Sent { .. } => unreachable!("it was just opened"),
+        }
+        Step::Done
+    }
+
+    fn buffer_size(&self, index: u32, end: usize) -> usize {
+        let part = self.part_len(index);
+        let small = SMALL.into_iter().find(|&size| index == 0 && end <= size);
+        small.map_or(part, |size| size.min(part))
+    }
+
+    fn part_len(&self, index: u32) -> usize {
+        let range = self.sizes.range(index);
+        (range.end - range.start) as usize
+    }
+
+    fn copy_in(&mut self, index: u32, inside: Range<usize>, data: &[u8]) {
+        let part_len = self.part_len(index);
+        let Slot::Open(open) = &mut self.slots[index as usize] else { unreachable!("it was opened for this") };
+        let buffer = Arc::get_mut(&mut open.buffer).expect("it was opened for this");
+        buffer.bytes_mut()[inside.clone()].copy_from_slice(data);
+        let was_whole = is_whole(&open.covered, part_len);
+        open.covered.insert(inside);
+        if !was_whole && is_whole(&open.covered, part_len) {
+            open.reopened = false;
+            self.whole.push(index);
+        }
+    }
+
+    /// Where the first hole begins.
+    fn end_of_front(&mut self) -> u64 {
+        while self.slots.get(self.front).is_some_and(|slot| self.is_slot_whole(self.front, slot)) {
+            self.front += 1;
+        }
+        let start = self.sizes.range(index_of(self.front)).start;
+        match self.slots.get(self.front) {
+            Some(Slot::Open(open)) => start + first_run(&open.covered) as u64,
+            Some(Slot::Sent { len, .. } | Slot::Busy { len, .. }) => start + *len as u64,
+            Some(Slot::Hole) | None => start,
+        }
+    }
+
+    fn is_slot_whole(&self, at: usize, slot: &Slot) -> bool {
+        let part_len = self.part_len(index_of(at));
+        match slot {
+            Slot::Hole => false,
+            Slot::Open(open) => is_whole(&open.covered, part_len),
+            Slot::Busy { len, .. } | Slot::Sent { len, .. } => *len == part_len,
+        }
+    }
+
+    /// Parts that can leave now, each with its bytes: they count as being sent from here on. The first one stays as long as it
+    /// may be the whole file.
+    pub fn leave_whole(&mut self, size: u64) -> Vec<(u32, Arc<Buffer>, usize)> {
+        if self.failure.is_some() {
+            return Vec::new();
+        }
+        let stays_first = size <= self.first_part();
+        let (stay, leave): (Vec<u32>, Vec<u32>) = self.whole.drain(..).partition(|&index| index == 0 && stays_first);
+        self.whole = stay;
+        leave.into_iter().filter_map(|index| self.leave(index, self.part_len(index))).collect()
+    }
+
+    /// Whole parts that were sent before and changed since; they only stay until memory is needed.
+    pub fn leave_reopened(&mut self) {
+        for at in 0..self.slots.len() {
+            let index = index_of(at);
+            let part_len = self.part_len(index);
+            if let Slot::Open(open) = &mut self.slots[at]
+                && open.reopened
+                && is_whole(&open.covered, part_len)
+            {
+                open.reopened = false;
+                self.whole.push(index);
+            }
+        }
+    }
+
+    /// The first `len` bytes of a part that is open, to be sent.
+    pub fn leave(&mut self, index: u32, len: usize) -> Option<(u32, Arc<Buffer>, usize)> {
+        let slot = self.slots.get_mut(index as usize)?;
+        let Slot::Open(open) = slot else { return None };
+        let buffer = Arc::clone(&open.buffer);
+        *slot = Slot::Busy { buffer: Arc::clone(&buffer), len };
+        Some((index, buffer, len))
+    }
+
+    /// A part that left has arrived, or not.
+    pub fn on_sent(&mut self, index: u32, buffer: Arc<Buffer>, outcome: Outcome, share: &Share) {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        let len = match slot {
+            Slot::Busy { buffer: own, len } if Arc::ptr_eq(own, &buffer) => *len,
+            _ => return,
+        };
+        // The slot's own reference goes first, so that the one that is kept is the last.
+        *slot = Slot::Hole;
+        let part = match outcome {
+            Outcome::Part(part) => Some(part),
+            Outcome::Object => None,
+            Outcome::Failed(_) | Outcome::Stopped => {
+                if let Outcome::Failed(error) = outcome {
+                    self.failure.get_or_insert(error);
+                }
+                *slot = Slot::Open(OpenPart { buffer, covered: covered(len), reopened: true });
+                return;
+            }
+        };
+        *slot = Slot::Sent { part, len, bytes: share.keep(buffer, index == 0) };
+    }
+
+    /// Whether any part is on its way.
+    pub fn is_busy(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot, Slot::Busy { .. }))
+    }
+
+    /// Fills what is not covered of the first `len` bytes of a part with zeros. Otherwise: how large a buffer that takes.
+    pub fn seal(&mut self, index: u32, len: usize, share: &Arc<Share>, room: &mut Option<Buffer>) -> Result<(), usize> {
+        if matches!(self.slots.get(index as usize), Some(Slot::Sent { part: Some(_), .. } | Slot::Busy { .. })) {
+            return Ok(());
+        }
+        if let Some(Slot::Open(open)) = self.slots.get(index as usize)
+            && first_run(&open.covered) >= len
+        {
+            return Ok(());
+        }
+        match self.open(index, len, share, room) {
+            Step::Done => {}
+            Step::Room(size) => return Err(size),
+            Step::Wait | Step::Stage => unreachable!("open parts and holes only need memory"),
+        }
+        let Slot::Open(open) = &mut self.slots[index as usize] else { unreachable!("it was just opened") };
+        let buffer = Arc::get_mut(&mut open.buffer).expect("it was just opened");
+        for gap in open.covered.gaps(&(0..len)) {
+            buffer.bytes_mut()[gap].fill(0);
+        }
+        open.covered.insert(0..len);
+        Ok(())
+    }
+
+    /// How many parts a file of `size` bytes has, and the length of each.
+    pub fn lengths(&self, size: u64) -> Vec<(u32, usize)> {
+        let count = self.sizes.count(size).expect("what was written has a part");
+        (0..count).map(|index| (index, (self.sizes.range(index).end.min(size) - self.sizes.range(index).start) as usize)).collect()
+    }
+
+    /// The parts that the store has of the upload, in order.
+    pub fn sent_parts(&self) -> Vec<Part> {
+        self.slots
+            .iter()
+            .filter_map(|slot| if let Slot::Sent { part: Some(part), .. } = slot { Some(part.clone()) } else { None })
+            .collect()
+    }
+
+    /// Takes all parts that were sent back, to be sent anew; false, and nothing is changed, when bytes are gone.
+    pub fn reopen(&mut self, share: &Share) -> bool {
+        // All in hand before the first one is taken, since others may push them out.
+        let all: Option<Vec<(usize, usize, Arc<Buffer>)>> = self
+            .slots
+            .iter()
+            .enumerate()
+            .filter_map(|(at, slot)| match slot {
+                Slot::Sent { len, bytes, .. } => Some(bytes.upgrade().map(|buffer| (at, *len, buffer))),
+                _ => None,
+            })
+            .collect();
+        let Some(all) = all else { return false };
+        for (at, len, buffer) in all {
+            share.forget(&Arc::downgrade(&buffer));
+            self.slots[at] = Slot::Open(OpenPart { buffer, covered: covered(len), reopened: true });
+        }
+        self.front = 0;
+        true
+    }
+
+    /// Goes on in memory after a commit. Of larger files it is cheaper to have the store copy what stays.
+    fn reopen_saved(&mut self, share: &Share) -> bool {
+        let reopened = self.slots.len() <= 1 && self.reopen(share);
+        self.saved &= !reopened;
+        reopened
+    }
+
+    /// The store has made an object of it.
+    pub fn on_saved(&mut self) {
+        for slot in &mut self.slots {
+            if let Slot::Sent { part, .. } = slot {
+                *part = None;
+            }
+        }
+        (self.saved, self.upload) = (true, None);
+        self.whole.clear();
+    }
+
+    /// Cuts the file to `size`; false when that takes bytes that are not here. Nothing may be on its way.
+    pub fn truncate(&mut self, size: u64, share: &Share) -> bool {
+        if self.saved && !self.reopen_saved(share) {
+            return false;
+        }
+        let count = self.sizes.count(size).map_or(usize::MAX, |count| count as usize);
+        if let Some(at) = count.checked_sub(1).filter(|&at| at < self.slots.len()) {
+            let keep = (size - self.sizes.range(index_of(at)).start) as usize;
+            if let Slot::Sent { len, bytes, .. } = &self.slots[at]
+                && keep < *len
+            {
+                let Some(buffer) = share.take(bytes) else { return false };
+                self.slots[at] = Slot::Open(OpenPart { buffer, covered: covered(*len), reopened: true });
+            }
+            if let Slot::Open(open) = &mut self.slots[at] {
+                open.covered.remove(keep..usize::MAX);
+            }
+        }
+        for slot in self.slots.drain(count.min(self.slots.len())..) {
+            if let Slot::Sent { bytes, .. } = slot {
+                share.forget(&bytes);
+            }
+        }
+        self.front = self.front.min(self.slots.len().saturating_sub(1));
+        let slots = &self.slots;
+        let sizes = self.sizes;
+        self.whole.retain(|&index| {
+            let range = sizes.range(index);
+            matches!(slots.get(index as usize), Some(Slot::Open(open)) if is_whole(&open.covered, (range.end - range.start) as usize))
+        });
+        true
+    }
+
+    /// Whether a file of this size still is a stream when it grows by a hole.
+    pub fn may_grow_to(&mut self, size: u64, share: &Share, limits: &Limits) -> bool {
+        (!self.saved || self.reopen_saved(share)) && self.sizes.count(size).is_some() && size <= self.end_of_front() + limits.ahead
+    }
+
+    /// The bytes of `range`, which is inside the file; none when some of them are not here.
+    pub fn read(&self, range: &Range<u64>) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        for (index, inside) in self.touched(range) {
+            let to = (self.sizes.range(index).start + inside.start as u64 - range.start) as usize;
+            let into = &mut bytes[to..to + inside.len()];
+            match self.slots.get(index as usize) {
+                None | Some(Slot::Hole) => {}
+                Some(Slot::Open(open)) => copy_covered(&open.covered, &open.buffer, inside, into),
+                Some(Slot::Busy { buffer, len }) => copy_covered(&covered(*len), buffer, inside, into),
+                Some(Slot::Sent { len, bytes, .. }) => copy_covered(&covered(*len), &*bytes.upgrade()?, inside, into),
+            }
+        }
+        Some(bytes)
+    }
+
+    /// What only memory has; none when parts of the upload are with the store alone.
+    pub fn held(&self) -> Option<Vec<Held>> {
+        let mut all = Vec::new();
+        for (at, slot) in self.slots.iter().enumerate() {
+            let offset = self.sizes.range(index_of(at)).start;
+            match slot {
+                Slot::Hole | Slot::Sent { part: None, .. } => {}
+                Slot::Open(open) => all.push(Held { offset, covered: open.covered.clone(), buffer: Arc::clone(&open.buffer) }),
+                Slot::Busy { buffer, len } => all.push(Held { offset, covered: covered(*len), buffer: Arc::clone(buffer) }),
+                Slot::Sent { len, bytes, .. } => all.push(Held { offset, covered: covered(*len), buffer: bytes.upgrade()? }),
+            }
+        }
+        Some(all)
+    }
+
+    /// Nothing of it is wanted any more.
+    pub fn clear(&mut self, share: &Share) {
+        for slot in self.slots.drain(..) {
+            if let Slot::Sent { bytes, .. } = slot {
+                share.forget(&bytes);
+            }
+        }
+        self.whole.clear();
+        self.front = 0;
+    }
+}
+
+fn fitting(room: &mut Option<Buffer>, size: usize) -> Option<Buffer> {
+    room.take_if(|buffer| buffer.len() >= size)
+}
+
+fn covered(len: usize) -> RangeSet<usize> {
+    let mut covered = RangeSet::new();
+    if len > 0 {
+        covered.insert(0..len);
+    }
+    covered
+}
+
+fn is_whole(covered: &RangeSet<usize>, len: usize) -> bool {
+    first_run(covered) >= len
+}
+
+fn first_run(covered: &RangeSet<usize>) -> usize {
+    covered.first().filter(|run| run.start == 0).map_or(0, |run| run.end)
+}
+
+fn index_of(at: usize) -> u32 {
+    u32::try_from(at).expect("there are at most so many parts")
+}
+
+/// Copies what is there of `inside` to the same places of `into`, which holds zeros.
+fn copy_covered(covered: &RangeSet<usize>, buffer: &Buffer, inside: Range<usize>, into: &mut [u8]) {
+    for run in covered.overlapping(&inside) {
+        let (start, end) = (run.start.max(inside.start), run.end.min(inside.end));
+        into[start - inside.start..end - inside.start].copy_from_slice(&buffer.bytes()[start..end]);
+    }
+}

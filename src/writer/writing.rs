@@ -1,0 +1,136 @@
+//! Writes into a content, and parts on their way to the store. Invariant: a write is done as a whole or has to be tried again; a
+//! part counts as on its way from the moment it leaves its slot until its task has told what became of it.
+
+use std::sync::Arc;
+
+use super::WriteError;
+use super::content::{Inner, Kind, State};
+use super::memory::{Buffer, Sending, Shortage};
+use super::stream::{Outcome, Step};
+use super::upload::{Running, Uploading};
+
+impl Inner {
+    /// One attempt to write.
+    pub fn write_now(self: &Arc<Self>, offset: u64, data: &[u8], room: &mut Option<Buffer>) -> Result<Step, WriteError> {
+        let mut leaving = Vec::new();
+        let state = &mut *self.state.lock();
+        if let Some(error) = &state.broken {
+            return Err(error.clone());
+        }
+        let Kind::Streaming(stream) = &mut state.kind else { return Ok(Step::Stage) };
+        if let Some(error) = &stream.failure {
+            // What this write brings is missing from now on.
+            state.broken = Some(error.clone());
+            return Err(error.clone());
+        }
+        let end = offset + data.len() as u64;
+        if state.discarded && end > stream.first_part() {
+            return Ok(Step::Stage);
+        }
+        let step = stream.write(offset, data, &self.shared.share, &self.shared.options.limits, room);
+        match step {
+            Step::Done => {
+                state.size = state.size.max(end);
+                state.unsaved = true;
+                leaving = stream.leave_whole(state.size);
+            }
+            Step::Room(_) => {
+                stream.leave_reopened();
+                // Where it will end: so that a whole first part does not stay, and its memory with it.
+                leaving = stream.leave_whole(state.size.max(end));
+            }
+            Step::Wait | Step::Stage => {}
+        }
+        if !state.discarded {
+            for (index, buffer, len) in leaving {
+                self.send(state, index, buffer, len);
+            }
+        }
+        Ok(step)
+    }
+
+    pub async fn write_waiting(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), WriteError> {
+        let mut granted = None;
+        loop {
+            let gate = self.gate.read().await;
+            let mut room: Option<Buffer> = granted.take();
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            match self.write_now(offset, data, &mut room)? {
+                Step::Done => return Ok(()),
+                Step::Wait => changed.await,
+                Step::Room(len) => {
+                    // What was got but not used is too small.
+                    drop(room);
+                    match self.shared.share.buffer_or_stuck(len).await {
+                        Ok(buffer) => granted = Some(buffer),
+                        Err(Shortage::Failed(error)) => return Err(WriteError::Memory(Arc::new(error))),
+                        Err(Shortage::Stuck) => {
+                            drop(gate);
+                            self.become_staged().await?;
+                        }
+                    }
+                }
+                Step::Stage => {
+                    if self.is_staged() {
+                        return self.staged_write(offset, data).await;
+                    }
+                    drop(gate);
+                    self.become_staged().await?;
+                }
+            }
+        }
+    }
+
+    /// Starts to send a part that has left its slot.
+    pub fn send(self: &Arc<Self>, state: &mut State, index: u32, buffer: Arc<Buffer>, len: usize) {
+        let Kind::Streaming(stream) = &mut state.kind else { unreachable!("only streams send parts by themselves") };
+        let (key, headers) = (&state.key, &state.headers);
+        let upload = stream.upload.get_or_insert_with(|| Uploading::new(&self.shared, key.clone(), headers.clone()));
+        let (running, sending) = (upload.run(), self.shared.share.on_send());
+        let task = Arc::clone(self).send_part(Arc::clone(upload), running, sending, index, buffer, len);
+        self.shared.background.spawn(task).map(drop).expect("who writes is in a runtime");
+    }
+
+    async fn send_part(
+        self: Arc<Self>,
+        upload: Arc<Uploading>,
+        running: Running,
+        sending: Sending,
+        index: u32,
+        buffer: Arc<Buffer>,
+        len: usize,
+    ) {
+        let result = {
+            let _place = self.places.acquire().await;
+            let _of_all = self.shared.places.acquire().await;
+            upload.send(index + 1, buffer.body(len)).await
+        };
+        drop((running, sending));
+        let outcome = match result {
+            Ok(Some(part)) => Outcome::Part(part),
+            Ok(None) => Outcome::Stopped,
+            Err(error) => Outcome::Failed(error.into()),
+        };
+        if let Kind::Streaming(stream) = &mut self.state.lock().kind {
+            stream.on_sent(index, buffer, outcome, &self.shared.share);
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Waits until nothing of the stream is on its way. Under the gate, alone.
+    pub async fn arrive(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let is_busy = match &self.state.lock().kind {
+                Kind::Streaming(stream) => stream.is_busy(),
+                Kind::Staged(_) => false,
+            };
+            if !is_busy {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
