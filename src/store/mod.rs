@@ -4,6 +4,7 @@
 
 mod answer;
 mod checksum;
+mod copying;
 mod endpoint;
 mod error;
 mod hedge;
@@ -36,6 +37,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use checksum::{Crc64, Polynomial};
+pub use copying::copy_object;
 pub use error::{Error, ErrorKind, Op, Result};
 pub use hedge::Hedging;
 pub use key::{ETag, Key};
@@ -255,6 +257,9 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     async fn delete(&self, key: &Key) -> Result<()> {
         Err(not_writable(Op::Delete, key))
     }
+
+    /// Waits for what still has to be cleaned up after writes whose answers were lost.
+    async fn settle(&self) {}
 
     /// Writes a symbolic link to `target`, which is kept as it is.
     ///

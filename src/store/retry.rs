@@ -68,11 +68,6 @@ impl Retrying {
         Self { inner: self.inner.clone(), policy, metrics: self.metrics.clone(), orphans: self.orphans.clone() }
     }
 
-    /// Waits until the uploads are aborted that lost answers left behind, as far as they can be.
-    pub async fn settle(&self) {
-        self.orphans.settle().await;
-    }
-
     /// Sends a request until it succeeds, cannot succeed, or time or retries are spent; and tells whether an attempt may have
     /// been carried out although it failed.
     async fn run<'a, T>(
@@ -101,6 +96,12 @@ impl Retrying {
 
 #[async_trait]
 impl ObjectStore for Retrying {
+    /// Waits until the uploads are aborted that lost answers left behind, as far as they can be.
+    async fn settle(&self) {
+        self.orphans.settle().await;
+        self.inner.settle().await;
+    }
+
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         self.run(Op::Head, key, Limit::Short, || self.inner.head(key)).await.0
     }
