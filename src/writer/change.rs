@@ -8,7 +8,7 @@ use super::WriteError;
 use super::content::{Allocate, Inner, Kind};
 use super::staging::{Base, Staged, blocking};
 use super::stream::Stream;
-use crate::store::Key;
+use crate::store::{ErrorKind, ObjectMeta, ObjectStore};
 
 impl Inner {
     pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), WriteError> {
@@ -23,7 +23,7 @@ impl Inner {
                 let in_memory = match size.cmp(&state.size) {
                     std::cmp::Ordering::Equal => return Ok(()),
                     std::cmp::Ordering::Less => stream.truncate(size, &self.shared.share),
-                    std::cmp::Ordering::Greater => stream.may_grow_to(size, &self.shared.share, &self.shared.options.limits),
+                    std::cmp::Ordering::Greater => stream.may_grow_to(size, &self.shared.share),
                 };
                 if in_memory {
                     (state.size, state.unsaved) = (size, true);
@@ -62,18 +62,14 @@ impl Inner {
                 }
                 stream.clear(&self.shared.share);
             }
-            Kind::Staged(Staged { base: Some(Base { meta, temporary: true }), .. }) => self.delete_in_background(meta.key),
+            Kind::Staged(Staged { base: Some(Base { meta, temporary: true }), .. }) => self.delete_in_background(meta),
             Kind::Staged(_) => {}
         }
     }
 
-    pub fn delete_in_background(&self, key: Key) {
+    pub fn delete_in_background(&self, object: ObjectMeta) {
         let store = Arc::clone(&self.shared.store);
-        self.shared.background.spawn(async move {
-            if let Err(error) = store.delete(&key).await {
-                tracing::warn!(%error, "an object that was to be moved stays under its old name too");
-            }
-        });
+        self.shared.background.spawn(async move { delete_temporary(&*store, &object).await });
     }
 
     pub async fn allocate(self: &Arc<Self>, range: Range<u64>, how: Allocate) -> Result<(), WriteError> {
@@ -88,7 +84,7 @@ impl Inner {
                     // Streams take no room on any disk.
                     Allocate::KeepSize => return Ok(()),
                     Allocate::Extend if range.end <= state.size => return Ok(()),
-                    Allocate::Extend if stream.may_grow_to(range.end, &self.shared.share, &self.shared.options.limits) => {
+                    Allocate::Extend if stream.may_grow_to(range.end, &self.shared.share) => {
                         (state.size, state.unsaved) = (range.end, true);
                         return Ok(());
                     }
@@ -127,5 +123,17 @@ impl Inner {
             // Nobody shall find it after a crash.
             let _ = blocking(move || file.undescribe()).await;
         }
+    }
+}
+
+/// Deletes an object that only was a place to copy from, unless somebody has written under its name since.
+pub(super) async fn delete_temporary(store: &dyn ObjectStore, object: &ObjectMeta) {
+    let gone = match store.head(&object.key).await {
+        Ok(there) if there.etag != object.etag => Ok(()),
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
+        Ok(_) | Err(_) => store.delete(&object.key).await,
+    };
+    if let Err(error) = gone {
+        tracing::warn!(%error, "an object that was moved stays under its old name too");
     }
 }

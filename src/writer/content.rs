@@ -130,6 +130,16 @@ impl Content {
         !state.discarded && (state.unsaved || state.untold.is_some())
     }
 
+    /// Whether it is a staged file by now, which any number of handles can write to.
+    pub fn is_staged(&self) -> bool {
+        matches!(self.inner.state.lock().kind, Kind::Staged(_))
+    }
+
+    /// What the store has of it under its key, as far as it is known here: also after a commit that was made before anybody asked for it.
+    pub fn stored(&self) -> Option<ObjectMeta> {
+        self.inner.state.lock().object.clone()
+    }
+
     /// The key that the next commit writes to.
     pub fn key(&self) -> Key {
         self.inner.state.lock().key.clone()
@@ -353,7 +363,7 @@ impl Inner {
             }
             Kind::Staged(staged) => {
                 if let Some(Base { meta, .. }) = staged.base.take_if(|base| base.temporary) {
-                    self.delete_in_background(meta.key);
+                    self.delete_in_background(meta);
                 }
             }
         }

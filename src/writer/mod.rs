@@ -36,7 +36,7 @@ use crate::units::ByteSize;
 pub use content::{Allocate, Content};
 pub use error::WriteError;
 pub use parts::Limits;
-pub use staging::Recovered;
+pub use staging::{Outcome, Recovered};
 
 use background::Background;
 use memory::Share;

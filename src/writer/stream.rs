@@ -389,9 +389,10 @@ impl Stream {
         true
     }
 
-    /// Whether a file of this size still is a stream when it grows by a hole.
-    pub fn may_grow_to(&mut self, size: u64, share: &Share, limits: &Limits) -> bool {
-        (!self.saved || self.reopen_saved(share)) && self.sizes.count(size).is_some() && size <= self.end_of_front() + limits.ahead
+    /// Whether a file of this size still is a stream when it grows by a hole. Programs say how long a file will be before they write it
+    /// front to back (posix_fallocate); what is written far behind the end of what is there ends the stream, and what is never written is zeros.
+    pub fn may_grow_to(&mut self, size: u64, share: &Share) -> bool {
+        (!self.saved || self.reopen_saved(share)) && self.sizes.count(size).is_some()
     }
 
     /// The bytes of `range`, which is inside the file; none when some of them are not here.

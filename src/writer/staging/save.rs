@@ -12,6 +12,7 @@ use super::fetch::Fill;
 use super::{Base, Layout};
 use crate::store::{self, Condition, CopyRequest, ErrorKind, Headers, Key, ObjectMeta, Part, PartCopy, PutRequest, Written};
 use crate::writer::WriteError;
+use crate::writer::change::delete_temporary;
 use crate::writer::commit::meta;
 use crate::writer::content::Inner;
 use crate::writer::memory::Buffer;
@@ -86,7 +87,8 @@ impl Inner {
         });
         self.state.lock().on_saved(&meta, &whole.headers);
         if let Some(Base { meta: old, temporary: true }) = whole.base {
-            self.delete_in_background(old.key);
+            // Before anybody is told: nobody shall see it under its old name then.
+            delete_temporary(&*self.shared.store, &old).await;
         }
         if let Some(file) = file
             && let Err(error) = blocking(move || file.undescribe()).await
