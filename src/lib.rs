@@ -1,27 +1,28 @@
-//! windlass mounts an object-storage bucket (S3 and everything that speaks it, Alibaba OSS) read-only at a directory and
-//! reads it as fast as the network allows. How it is made, in ten sentences:
+//! windlass mounts an object-storage bucket (S3 and everything that speaks it, Alibaba OSS) at a directory, and reads and writes it
+//! as fast as the network allows. How it is made, in ten sentences:
 //!
-//! 1. One process mounts one bucket or prefix: file requests of the kernel enter at [`fuse`], ranges over HTTP leave at
+//! 1. One process mounts one bucket or prefix: file requests of the kernel enter at [`fuse`], ranges and parts over HTTP leave at
 //!    [`store`], and each layer knows only those below it.
 //! 2. A read makes six steps down (decode it, find the handle, ask the window, fetch the missing chunk, form the request,
 //!    send it), and whoever brings the bytes answers the reads that wait for them.
 //! 3. What decides is pure and what acts decides nothing: the prefetch window, the stream table, the plan of a fetch and the
 //!    merging of listings take events and the time as arguments and hold no lock, task or socket.
 //! 4. A handle reads the one version of an object that it opened, by If-Match on its etag.
-//! 5. All memory that grows with reads is granted by one [`budget`]; when it is short, windows shrink to the chunk in demand
+//! 5. All memory that grows with traffic (chunks, parts) is granted by one [`budget`]; when it is short, windows shrink to the chunk in demand
 //!    before anything waits, and a reader that waits goes before every prefetch.
 //! 6. Names and numbers belong to the inode table until the kernel forgets them, attributes belong to the stat cache until
 //!    their deadline, truth belongs to the store; what the kernel may cache is what is left of that deadline.
-//! 7. Nothing is written: the mount is read-only, to the kernel and in every answer.
-//! 8. Nothing is kept on disk: what is fetched lives in the budget's memory and goes when it is not wanted any more.
+//! 7. A file written front to back streams; anything else is staged on disk ([`writer`]); either way it appears in the bucket whole
+//!    at close or fsync or not at all, and close and fsync return the error.
+//! 8. What is read is not kept on disk: it lives in the budget's memory and goes when it is not wanted any more.
 //! 9. FUSE threads never wait for the network: what is in memory they answer themselves, the rest becomes a task of the
 //!    runtime; no lock lives across an await; time, randomness and environment enter at named places, so that everything below
 //!    [`fuse`] can be replayed against an in-memory store under a paused clock.
 //! 10. An error is born where the fact is known with operation and key, is translated once a layer, becomes an errno in one
 //!     exhaustive table, and is logged once, where it ends.
 //!
-//! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`config`], [`fuse`], [`vfs`],
-//! [`writer`], [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`logging`], [`metrics`], [`sys`] and [`units`].
+//! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`config`], [`fuse`], [`vfs`], [`writer`], [`reader`],
+//! [`spill`], [`store`], and at the bottom [`budget`], [`logging`], [`metrics`], [`sys`] and [`units`].
 
 #![deny(clippy::unwrap_used)]
 

@@ -13,12 +13,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::budget::Budget;
 use crate::config::{MountTarget, Settings};
-use crate::fuse::{self, Session};
+use crate::fuse::{self, Session, Tree};
 use crate::metrics::Metrics;
 use crate::reader::Reader;
 use crate::store::{self, ErrorKind, Key, Location};
 use crate::sys;
-use crate::vfs::{Files, Names};
+use crate::vfs::{Edits, Files, Names};
+use crate::writer::Writer;
 
 /// Housekeeping: streams that were left, idle memory.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -38,6 +39,10 @@ pub struct Mounted {
     runtime: Option<Runtime>,
     session: Arc<Session>,
     reader: Reader,
+    /// None: mounted read-only.
+    edits: Option<Arc<Edits>>,
+    /// How long writers are waited for at the end.
+    drain: Duration,
     metrics: Arc<Metrics>,
     budget: Arc<Budget>,
     signals: Signals,
@@ -59,13 +64,17 @@ pub enum Error {
     /// The mount is still there.
     #[error("cannot unmount: {0}; see who uses it with \"fuser -vm MOUNTPOINT\", then: windlass umount --lazy MOUNTPOINT")]
     Unmount(io::Error),
+    /// The mount ended while files were being written.
+    #[error("files that were being written are not in the bucket: {}; --drain-timeout gives writers more time", list(.0))]
+    NotWritten(Vec<Key>),
     /// The process could not be set up.
     #[error("cannot {what}: {source}")]
     Process { what: &'static str, source: io::Error },
 }
 
 impl Error {
-    /// The code the process ends with: 3 for credentials, 4 for bucket or endpoint, 2 for bad arguments, else 1.
+    /// The code the process ends with: 3 for credentials, 4 for bucket or endpoint, 2 for bad arguments, 5 when files did
+    /// not reach the bucket, else 1.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Store { source, .. } => match source.kind {
@@ -74,9 +83,18 @@ impl Error {
                 _ => 4,
             },
             Self::Descriptor { .. } => 2,
+            Self::NotWritten(_) => 5,
             Self::Mount { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
         }
     }
+}
+
+/// The first few of `keys`.
+fn list(keys: &[Key]) -> String {
+    const SHOWN: usize = 10;
+    let mut text: Vec<String> = keys.iter().take(SHOWN).map(ToString::to_string).collect();
+    text.extend((keys.len() > SHOWN).then(|| format!("and {} more", keys.len() - SHOWN)));
+    text.join(", ")
 }
 
 /// What the store said, with the request only when it was for a prefix and not for the whole bucket.
@@ -118,7 +136,7 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
     let process = |what| move |source| Error::Process { what, source };
     let runtime = Builder::new_multi_thread().enable_all().thread_name("windlass-io").build().map_err(process("start the runtime"))?;
     let location = Location::describe(&settings.store);
-    let store_error = |source| Error::Store { location: Box::new(location), source: Box::new(source) };
+    let store_error = |source| Error::Store { location: Box::new(location.clone()), source: Box::new(source) };
     let metrics = Arc::new(Metrics::default());
     let prefix = Key::from(settings.vfs.prefix.as_str());
     let store = runtime.block_on(async {
@@ -133,26 +151,39 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         let _runtime = runtime.enter();
         Reader::new(store.clone(), Arc::clone(&budget), Arc::clone(&metrics), settings.reader.clone(), deadline)
     };
-    let names = Names::new(store, settings.vfs.clone());
+    let names = Names::new(store.clone(), settings.vfs.clone());
     let files = Files::new(Arc::clone(&names), reader.clone());
+    let edits = (!settings.read_only).then(|| {
+        let _runtime = runtime.enter();
+        let scope = format!("{location} {}", settings.vfs.prefix);
+        let writer = Writer::new(store.clone(), Arc::clone(&budget), Arc::clone(&metrics), settings.writer.clone(), &scope);
+        writer.take_room_from(&reader);
+        Edits::new(Arc::clone(&names), Arc::clone(&files), store, writer)
+    });
     // From before there is something to unmount: whoever reads the ready line may send a signal at once.
     let signals = Signals::listen(&runtime).map_err(process("listen for signals"))?;
-    let session = Arc::new(attach(settings, names, Arc::clone(&files), &runtime)?);
-    let mounted = Mounted { runtime: Some(runtime), session, reader, metrics, budget, signals, unmounted: false };
+    let tree = Tree { names, files: Arc::clone(&files), edits: edits.clone() };
+    let session = Arc::new(attach(settings, tree, &runtime)?);
+    let drain = settings.drain_timeout;
+    let mounted = Mounted { runtime: Some(runtime), session, reader, edits, drain, metrics, budget, signals, unmounted: false };
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
+    if let Some(edits) = mounted.edits.clone() {
+        // Beside the mount: it may have to upload much.
+        mounted.runtime().spawn(async move { edits.recover().await });
+    }
     Ok(mounted)
 }
 
-fn attach(settings: &Settings, names: Arc<Names>, files: Arc<Files>, runtime: &Runtime) -> Result<Session, Error> {
+fn attach(settings: &Settings, tree: Tree, runtime: &Runtime) -> Result<Session, Error> {
     let handle = runtime.handle().clone();
     match &settings.mountpoint {
-        MountTarget::Directory(path) => fuse::mount(names, files, handle, path, &settings.source.to_string(), &settings.fuse)
+        MountTarget::Directory(path) => fuse::mount(tree, handle, path, &settings.source.to_string(), &settings.fuse)
             .map_err(|source| Error::Mount { target: path.clone(), source }),
         MountTarget::Fd(number) => {
             let refuse = |reason: String| Error::Descriptor { number: *number, reason };
             let fd = fuse_descriptor(*number).map_err(refuse)?;
-            fuse::attach(names, files, handle, fd).map_err(|error| refuse(format!("{error}; is it mounted, and still?")))
+            fuse::attach(tree, handle, fd).map_err(|error| refuse(format!("{error}; is it mounted, and still?")))
         }
     }
 }
@@ -255,7 +286,26 @@ impl Mounted {
         if std::mem::replace(&mut self.unmounted, true) {
             return Ok(());
         }
-        self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)
+        let lost = self.drain();
+        self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)?;
+        if lost.is_empty() { Ok(()) } else { Err(Error::NotWritten(lost)) }
+    }
+
+    /// Lets those who write come to an end. Returns the files that did not reach the bucket.
+    fn drain(&mut self) -> Vec<Key> {
+        let Some(edits) = self.edits.clone() else { return Vec::new() };
+        let (runtime, signals, time) = (self.runtime.as_ref().expect("only drop takes the runtime"), &mut self.signals, self.drain);
+        let lost = runtime.block_on(async {
+            tokio::select! {
+                lost = edits.drain(time) => return lost,
+                name = signals.next() => tracing::warn!(name, "asked again: giving up what is being written"),
+            }
+            edits.drain(Duration::ZERO).await
+        });
+        for key in &lost {
+            tracing::error!(%key, "was still being written and is not in the bucket");
+        }
+        lost
     }
 }
 

@@ -86,6 +86,8 @@ fn in_directory(place: &Path, args: &Args, stop: &Stop) -> Result<(), Failure> {
     check_room(place, samples.bytes())?;
     let server = Server::start(place, BUCKET).map_err(told)?;
     settings.store = server.options();
+    // Its readers are counted; what can be written to is what "windlass mount" shows.
+    settings.read_only = true;
     let outcome = store(&server, &samples, stop).and_then(|()| read_through_mount(&settings, &target, &server, &samples, args.keep, stop));
     // Before its directory goes.
     server.stop();

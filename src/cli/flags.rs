@@ -36,6 +36,39 @@ impl FromArgMatches for TableFlags {
     }
 }
 
+/// The same, but only what it takes to reach a bucket.
+#[derive(Clone, Debug, Default)]
+pub struct StoreFlags(pub Vec<(String, Option<String>)>);
+
+/// Groups of the table that say where a bucket is and how it is asked.
+const STORE: &[&str] = &["Bucket", "Credentials", "Requests"];
+
+impl clap::Args for StoreFlags {
+    fn augment_args(command: Command) -> Command {
+        store_flags().fold(command, |command, spec| command.arg(flag(spec)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for StoreFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = store_flags().filter_map(|spec| Some((spec.name.to_owned(), Some(matches.get_one::<String>(spec.name)?.clone()))));
+        Ok(Self(given.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.extend(Self::from_arg_matches(matches)?.0);
+        Ok(())
+    }
+}
+
+fn store_flags() -> impl Iterator<Item = &'static Spec> {
+    OPTIONS.iter().filter(|spec| spec.has_flag && STORE.contains(&spec.group))
+}
+
 fn flag(spec: &'static Spec) -> Arg {
     let default = spec.default.filter(|_| spec.is_ready()).map_or_else(String::new, |text| format!(" [default: {text}]"));
     let arg = Arg::new(spec.name)

@@ -164,7 +164,7 @@ fn short(program: Program, letters: &str, words: &mut Words<'_>, input: &mut Inp
             }
             'u' if program == Program::Ossfs => {
                 return Err(Failure::usage(
-                    "-u (unfinished uploads) is not available in this version: it mounts read-only and uploads nothing",
+                    "-u (unfinished uploads) is a command of its own here: windlass mpu list SOURCE, windlass mpu abort SOURCE --older-than 24h",
                 ));
             }
             other => return Err(Failure::usage(format!("unknown option -{other}"))),

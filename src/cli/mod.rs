@@ -11,6 +11,7 @@ mod man;
 mod mount;
 mod mountinfo;
 mod mountpoint;
+mod mpu;
 mod progress;
 mod ready;
 mod umount;
@@ -26,7 +27,7 @@ use crate::config::{self, Program};
 /// How a program of this house ends when it does not succeed.
 #[derive(Debug)]
 pub struct Failure {
-    /// 1 internal, 2 usage, 3 credentials, 4 bucket or endpoint.
+    /// 1 internal, 2 usage, 3 credentials, 4 bucket or endpoint, 5 files that did not reach the bucket.
     pub code: u8,
     /// One line; empty when it has been said already.
     pub message: String,
@@ -50,8 +51,8 @@ impl From<config::Error> for Failure {
     }
 }
 
-/// Mounts an object-storage bucket (S3 and everything that speaks it, Alibaba OSS) at a directory and reads it as fast
-/// as the network allows.
+/// Mounts an object-storage bucket (S3 and everything that speaks it, Alibaba OSS) at a directory, and reads and writes it as
+/// fast as the network allows.
 #[derive(Debug, Parser)]
 #[command(name = "windlass", version = version(), args_override_self = true)]
 struct Cli {
@@ -65,6 +66,7 @@ enum Command {
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
     Demo(demo::Args),
+    Mpu(mpu::Args),
     Completions(completions::Args),
     Man(man::Args),
     // A new subcommand is a file of its own, a line here and a line in `dispatch`.
@@ -106,6 +108,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Mount(args) => mount::run(&args.into_request()),
             Command::Umount(args) => umount::run(&args),
             Command::Demo(args) => demo::run(&args),
+            Command::Mpu(args) => mpu::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),
             Command::Man(args) => man::run(&args, Cli::command()),
         },

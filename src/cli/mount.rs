@@ -29,7 +29,7 @@ Every option can also stand in a TOML file (--config), in the environment (--chu
 behind -o, there also in the spelling of ossfs and ossfs2. What ranks higher: -o, flags, environment, file, defaults.
 --print-config shows each value and where it came from; its output can be used as a file.
 
-Exit codes: 0 mounted (or, in the foreground, unmounted in order), 1 internal, 2 usage, 3 credentials, 4 bucket or endpoint.";
+Exit codes: 0 mounted (or, in the foreground, unmounted in order), 1 internal, 2 usage, 3 credentials, 4 bucket or endpoint, 5 not written.";
 
 /// Mount a bucket at a directory.
 ///

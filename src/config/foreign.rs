@@ -107,11 +107,11 @@ pub fn without_effect(program: Program, word: &str) -> Option<&'static str> {
     own.iter().chain(other).find(|(_, words)| words.contains(&word)).map(|(why, _)| *why)
 }
 
-const WRITES: &str = "it concerns writing, and this version mounts read-only";
+const WRITES: &str = "windlass uploads, copies and renames in its own way";
 const ANYWAY: &str = "it is done anyway";
 const TUNING: &str = "it tunes the other program";
 const CERTIFICATES: &str = "certificates are always checked";
-const ATTRIBUTES: &str = "attributes are not kept in object metadata";
+const ATTRIBUTES: &str = "links are always shown, and extended attributes are facts of the store";
 
 type Words = &'static [&'static str];
 
@@ -168,7 +168,7 @@ const OSSFS: [(&str, Words); 6] = [
 ];
 
 const OSSFS2: [(&str, Words); 5] = [
-    (WRITES, &["enable_appendable_object", "rename_dir_enable", "rename_dir_limit", "enable_crc64", "sync_upload"]),
+    (WRITES, &["enable_appendable_object", "rename_dir_enable", "enable_crc64", "sync_upload"]),
     (ANYWAY, &["readdirplus", "close_to_open"]),
     (
         TUNING,

@@ -3,14 +3,15 @@
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::gather::{Input, Origin, Values};
 use super::source::{self, Source};
-use super::table::{self, OPTIONS};
+use super::table::OPTIONS;
 use super::value::Value;
 use super::{Error, Program};
-use crate::store::{CredentialOptions, Dialect, Signature, StaticKeys};
-use crate::{budget, fuse, logging, reader, store, vfs};
+use crate::store::{CredentialOptions, Dialect, Signature, Sse, StaticKeys};
+use crate::{budget, fuse, logging, reader, store, vfs, writer};
 
 /// Where the files appear.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,11 @@ pub struct Settings {
     pub budget: budget::Options,
     pub vfs: vfs::Options,
     pub fuse: fuse::Options,
+    pub writer: writer::Options,
+    /// Nothing can be changed through the mount.
+    pub read_only: bool,
+    /// How long writers are waited for before the mount ends.
+    pub drain_timeout: Duration,
     pub logging: logging::Options,
     /// Stay attached to the terminal.
     pub foreground: bool,
@@ -47,6 +53,27 @@ pub struct Settings {
     pub ready_file: Option<PathBuf>,
     /// What went on although it may surprise, one line each: logged once, when the log is there.
     pub notes: Vec<String>,
+}
+
+/// A bucket and how it is reached, for commands that mount nothing.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub source: Source,
+    pub store: store::Options,
+}
+
+impl Place {
+    /// The place that a person named.
+    ///
+    /// # Errors
+    /// The first thing in it that cannot be used.
+    pub fn gather(input: &Input) -> Result<Self, Error> {
+        let mut values = Values::gather(input)?;
+        let source = values.source(&input.environment)?;
+        values.ask_environment_of(source.dialect, &input.environment);
+        values.default_signature();
+        Ok(Self { store: values.store(&source)?, source })
+    }
 }
 
 impl Settings {
@@ -76,6 +103,9 @@ impl Settings {
             budget: budget::Options { memory_limit: values.size("memory-limit") },
             vfs: values.vfs(&source),
             fuse: values.fuse(),
+            writer: values.writer(),
+            read_only: values.flag("read-only"),
+            drain_timeout: values.time("drain-timeout"),
             logging: values.logging()?,
             foreground: values.flag("foreground"),
             ready_file: values.path("ready-file"),
@@ -100,6 +130,15 @@ impl Settings {
         if let Some(limit) = self.budget.memory_limit.filter(|limit| limit.as_u64() < 2 * self.reader.chunk_size.as_u64()) {
             let chunk = self.reader.chunk_size;
             return conflict(format!("memory-limit={limit} does not hold two chunks of {chunk}: raise it or lower chunk-size"));
+        }
+        // A part that is being filled and one that is sent, beside what readers need.
+        let part = self.writer.part_size;
+        if !self.read_only
+            && let Some(limit) = self.budget.memory_limit.filter(|limit| limit.as_u64() < 2 * part.as_u64())
+        {
+            return conflict(format!(
+                "memory-limit={limit} does not hold two parts of {part}: raise it, lower upload-part-size, or mount --read-only"
+            ));
         }
         if self.store.dialect == Dialect::S3 && self.store.signature == Signature::V1 {
             return conflict("signature=v1 exists for oss:// only; S3 knows v4 and none".into());
@@ -190,8 +229,40 @@ impl Values {
             request_timeout: self.time("request-timeout"),
             stall_timeout: self.time("stall-timeout"),
             redirect_hosts: self.redirect_hosts()?,
-            ..store::Options::default()
+            sse: self.sse()?.0,
+            sse_key_id: self.sse()?.1,
+            storage_class: self.text("storage-class"),
+            acl: self.text("acl"),
+            requester_pays: self.flag("requester-pays"),
         })
+    }
+
+    /// How the store encrypts, and with which key. `kmsid:KEY` is how ossfs and s3fs write both.
+    fn sse(&self) -> Result<(Sse, Option<String>), Error> {
+        let key = self.text("sse-key-id");
+        let Some(text) = self.text("sse") else {
+            return match key {
+                None => Ok((Sse::None, None)),
+                Some(_) => Err(Error::Conflict("sse-key-id goes with sse=kms".into())),
+            };
+        };
+        let lower = text.to_ascii_lowercase();
+        let sse = match lower.as_str() {
+            "on" | "true" | "1" | "aes256" => Sse::Aes256,
+            "off" | "false" | "none" => Sse::None,
+            "kms" | "aws:kms" | "kmsid" => Sse::Kms,
+            _ if lower.starts_with("kmsid:") || lower.starts_with("k:") => Sse::Kms,
+            _ => {
+                let origin = self.get("sse").map_or(Origin::Default, |(_, origin)| origin.clone());
+                return Err(Error::Value { word: "sse".into(), text, reason: "must be on (AES256), kms, kmsid:KEY or off".into(), origin });
+            }
+        };
+        let inside = text.split_once(':').filter(|_| lower.starts_with("kmsid:") || lower.starts_with("k:")).map(|(_, key)| key.to_owned());
+        match (sse, inside.or(key)) {
+            (Sse::Kms, key) => Ok((sse, key)),
+            (_, None) => Ok((sse, None)),
+            (_, Some(_)) => Err(Error::Conflict("sse-key-id goes with sse=kms".into())),
+        }
     }
 
     fn redirect_hosts(&self) -> Result<Vec<String>, Error> {
@@ -243,11 +314,31 @@ impl Values {
             stat_cache_ttl: self.time("stat-cache-ttl"),
             negative_ttl: self.time("negative-ttl"),
             readdir_optimize: self.flag("readdir-optimize"),
+            posix_attributes: self.flag("posix-attributes"),
+            rename_limit: usize::try_from(self.count("rename-limit").unwrap_or(u64::MAX)).unwrap_or(usize::MAX),
             uid: id("uid", rustix::process::getuid().as_raw()),
             gid: id("gid", rustix::process::getgid().as_raw()),
             file_mode: self.mode("file-mode"),
             dir_mode: self.mode("dir-mode"),
             umask: self.mode("umask"),
+        }
+    }
+
+    fn writer(&self) -> writer::Options {
+        let defaults = writer::Options::default();
+        let concurrency =
+            self.count("upload-concurrency").map_or(defaults.concurrency, |n| usize::try_from(n).expect("the table bounds it"));
+        writer::Options {
+            part_size: self.size("upload-part-size").unwrap_or(defaults.part_size),
+            concurrency,
+            total_concurrency: defaults.total_concurrency.max(concurrency),
+            staging: writer::staging::Options {
+                dir: self.path("spill-dir"),
+                max: self.size("spill-max").unwrap_or_default(),
+                ensure_free: self.size("ensure-diskfree").unwrap_or_default(),
+                free_ratio: self.count("free-space-ratio").map_or(0, |n| u8::try_from(n).expect("the table bounds it")),
+            },
+            ..defaults
         }
     }
 
@@ -276,17 +367,7 @@ impl Values {
     }
 
     fn all_notes(&self) -> Vec<String> {
-        let mut notes = self.notes.clone();
-        let asked = self.get("read-only").is_some_and(|(value, _)| *value == Value::Flag(false));
-        if asked || self.program != Program::Native && !self.says("read-only") {
-            notes.push("this version mounts read-only: writes are answered with EROFS".into());
-        }
-        notes
-    }
-
-    /// Whether somebody said so, rather than a default.
-    fn says(&self, name: &str) -> bool {
-        self.get(table::named(name).name).is_some_and(|(_, origin)| !matches!(origin, Origin::Default | Origin::DefaultOf(_)))
+        self.notes.clone()
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::SystemTime;
 
-use fuser::{Errno, FileAttr, FileType, INodeNo};
+use fuser::{Errno, FileAttr, FileType, FopenFlags, INodeNo};
 
-use crate::vfs::{Attr, Error, Inode, Kind};
+use crate::vfs::{Attr, Error, Inode, Kind, Opened};
 
 /// Block size that stat(2) recommends for reading: one READ of the kernel.
 const PREFERRED_IO: u32 = 1 << 20;
@@ -21,6 +21,7 @@ pub(super) fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::File => FileType::RegularFile,
         Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
     }
 }
 
@@ -29,7 +30,7 @@ pub(super) fn attr(attr: &Attr) -> FileAttr {
         ino: number(attr.ino),
         size: attr.size,
         blocks: attr.size.div_ceil(512),
-        atime: attr.modified,
+        atime: attr.accessed,
         mtime: attr.modified,
         ctime: attr.modified,
         crtime: attr.modified,
@@ -65,11 +66,22 @@ pub(super) fn absent() -> FileAttr {
     }
 }
 
+/// How the kernel is to treat an open file. `flushes`: it wants to know of every close.
+pub(super) fn open_flags(opened: &Opened, flushes: bool) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_pages);
+    flags.set(FopenFlags::FOPEN_DIRECT_IO, opened.direct);
+    flags.set(FopenFlags::FOPEN_NOFLUSH, !flushes);
+    flags
+}
+
 /// The errno of an error, which is logged here because here it ends. What is part of everyday life is not.
 pub(super) fn errno(operation: &str, error: &Error) -> Errno {
     let number = error.errno();
     match number {
-        libc::ENOENT | libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG | libc::EROFS => tracing::debug!(operation, %error, "refused"),
+        libc::ENOENT | libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG | libc::EROFS | libc::EEXIST | libc::ENOTEMPTY | libc::ENODATA => {
+            tracing::debug!(operation, %error, "refused")
+        }
         _ if matches!(error, Error::Retired) => tracing::debug!(operation, %error, "refused"),
         _ => tracing::warn!(operation, errno = number, error = %Chain(error), "failed"),
     }

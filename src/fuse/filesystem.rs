@@ -1,6 +1,6 @@
 //! Decodes the kernel's requests, answers at once what is in memory, parks reads whose bytes are under way (who brings
-//! them answers) and leaves the rest to a task of the runtime: a FUSE thread never waits for the network. Operations that would change the bucket are refused: the kernel refuses
-//! most of them itself on a read-only mount, but whoever mounts for us (`/dev/fd/N`) may not have made it one.
+//! them answers) and leaves the rest to a task of the runtime: a FUSE thread never waits for the network. What changes the bucket is
+//! in `changing`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -10,17 +10,19 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{AccessFlags, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags};
-use fuser::{KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, Request, TimeOrNow};
+use fuser::{KernelConfig, LockOwner, OpenFlags, RenameFlags, Request, TimeOrNow, WriteFlags};
 use fuser::{
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr,
 };
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::reader::ReadData;
-use crate::vfs::{Entry, Error, Files, HandleId, Inode, Names, OpenFile, Opened, Read, Result};
+use crate::vfs::{Edits, Entry, Error, Files, HandleId, Inode, Names, NewAttributes, OpenFile, Opened, Read, Result, SetAttributes};
 
-use super::convert::{absent, attr, errno, ino};
+use super::changing::{access, allocation, caller, permissions, time};
+use super::convert::{absent, attr, errno, ino, open_flags};
 use super::directories::Directories;
 
 /// Requests the kernel may keep waiting in the background. With its default of 16, parallel small reads with a large
@@ -31,7 +33,7 @@ const MAX_BACKGROUND: u16 = 256;
 const MAX_WRITE: u32 = 1 << 20;
 
 /// Inode numbers are never used again for another key, so one generation is enough.
-const GENERATION: Generation = Generation(0);
+pub(super) const GENERATION: Generation = Generation(0);
 
 /// The mounted bucket, as fuser wants it.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub(super) struct Bucket {
     pub names: Arc<Names>,
     pub files: Arc<Files>,
     pub directories: Arc<Directories>,
+    /// None: mounted read-only.
+    pub edits: Option<Arc<Edits>>,
     pub runtime: Handle,
     /// Becomes true when the session ends.
     pub ended: watch::Sender<bool>,
@@ -56,6 +60,10 @@ impl Filesystem for Bucket {
             InitFlags::FUSE_CACHE_SYMLINKS,
             // We say when pages are stale; the kernel need not guess from mtime, which stores round to seconds.
             InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+            // O_TRUNC comes with the open: one request, and no moment in which the file is empty and somebody else's.
+            InitFlags::FUSE_ATOMIC_O_TRUNC,
+            // Setuid bits are taken away here; without it the kernel asks for an extended attribute before every write.
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
         ];
         // With this the kernel asks for attributes in the first reply only until it sees a lookup, and whoever reads all names
         // before the first stat (ls -l, filepath.Walk) pays a lookup a file. Right only where attributes cost a request each.
@@ -111,16 +119,16 @@ impl Filesystem for Bucket {
         }
     }
 
-    fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        if flags.acc_mode() != OpenAccMode::O_RDONLY {
-            return reply.error(errno("open", &Error::ReadOnly));
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let access = access(flags.0);
+        if access.write || self.names.is_being_written(ino(number)) {
+            return self.open_for_writing(caller(request), ino(number), access, reply);
         }
-        let direct = flags.0 & libc::O_DIRECT != 0;
-        match self.files.try_open(ino(number), direct) {
+        match self.files.try_open(ino(number), access.direct) {
             Some(result) => opened(result, reply),
             None => {
                 let files = Arc::clone(&self.files);
-                self.runtime.spawn(async move { opened(files.open(ino(number), direct).await, reply) });
+                self.runtime.spawn(async move { opened(files.open(ino(number), access.direct).await, reply) });
             }
         }
     }
@@ -128,7 +136,7 @@ impl Filesystem for Bucket {
     fn read(
         &self,
         request: &Request,
-        _number: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
@@ -136,6 +144,9 @@ impl Filesystem for Bucket {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if self.reads_draft(HandleId(handle.0), ino(number)) {
+            return self.read_draft(HandleId(handle.0), ino(number), offset, size, reply);
+        }
         let file = match self.files.get(HandleId(handle.0)) {
             Ok(file) => file,
             Err(error) => return reply.error(errno("read", &error)),
@@ -156,9 +167,12 @@ impl Filesystem for Bucket {
         }
     }
 
-    fn flush(&self, _request: &Request, _number: INodeNo, _handle: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
-        // Nothing to write back; ENOSYS spares the request at every further close.
-        reply.error(Errno::ENOSYS);
+    fn flush(&self, request: &Request, _number: INodeNo, handle: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        if self.edits.is_none() {
+            // Nothing to write back; ENOSYS spares the request at every further close.
+            return reply.error(Errno::ENOSYS);
+        }
+        self.flush_handle(request.pid(), HandleId(handle.0), reply);
     }
 
     fn release(
@@ -171,8 +185,7 @@ impl Filesystem for Bucket {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.files.release(HandleId(handle.0));
-        reply.ok();
+        self.release_handle(HandleId(handle.0), reply);
     }
 
     fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
@@ -206,12 +219,13 @@ impl Filesystem for Bucket {
         reply.statfs(BLOCKS, BLOCKS, BLOCKS, INODES, INODES, MAX_WRITE, 255, MAX_WRITE);
     }
 
-    fn getxattr(&self, _request: &Request, _number: INodeNo, _name: &OsStr, _size: u32, reply: ReplyXattr) {
-        // ENOSYS: the kernel answers EOPNOTSUPP from now on without asking.
-        reply.error(Errno::ENOSYS);
+    fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        self.get_xattr(ino(number), name.to_owned(), size, reply);
     }
 
     fn listxattr(&self, _request: &Request, _number: INodeNo, _size: u32, reply: ReplyXattr) {
+        // What there is are facts of the store, each worth a request: not listed, so that cp -a does not copy them. ENOSYS: the kernel
+        // answers EOPNOTSUPP from now on without asking.
         reply.error(Errno::ENOSYS);
     }
 
@@ -223,76 +237,127 @@ impl Filesystem for Bucket {
     fn setattr(
         &self,
         _request: &Request,
-        _number: INodeNo,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
-        _size: Option<u64>,
-        _atime: Option<TimeOrNow>,
-        _mtime: Option<TimeOrNow>,
+        number: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        reply.error(read_only("setattr"));
+        let own = NewAttributes { mode: mode.map(permissions), uid, gid, modified: mtime.map(time), accessed: atime.map(time) };
+        self.set_attributes(ino(number), handle, SetAttributes { size, own }, reply);
     }
 
-    fn mknod(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, _mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
-        reply.error(read_only("mknod"));
+    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
+        self.read_link(ino(number), reply);
     }
 
-    fn mkdir(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, _mode: u32, _umask: u32, reply: ReplyEntry) {
-        reply.error(read_only("mkdir"));
+    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
+        if mode & libc::S_IFMT != libc::S_IFREG {
+            return reply.error(errno("mknod", &Error::NoSpecialFiles));
+        }
+        let (caller, parent, name) = (caller(request), ino(parent), name.to_owned());
+        self.entry("mknod", reply, |edits| async move { edits.make_file(parent, name.as_bytes(), permissions(mode), caller).await });
     }
 
-    fn unlink(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(read_only("unlink"));
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let (caller, parent, name) = (caller(request), ino(parent), name.to_owned());
+        self.entry("mkdir", reply, |edits| async move { edits.mkdir(parent, name.as_bytes(), permissions(mode), caller).await });
     }
 
-    fn rmdir(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(read_only("rmdir"));
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (parent, name) = (ino(parent), name.to_owned());
+        self.empty("unlink", reply, |edits| async move { edits.unlink(parent, name.as_bytes()).await });
     }
 
-    fn symlink(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, _target: &Path, reply: ReplyEntry) {
-        reply.error(read_only("symlink"));
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (parent, name) = (ino(parent), name.to_owned());
+        self.empty("rmdir", reply, |edits| async move { edits.rmdir(parent, name.as_bytes()).await });
+    }
+
+    fn symlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        self.make_link(ino(parent), name.to_owned(), target, reply);
     }
 
     fn rename(
         &self,
         _request: &Request,
-        _parent: INodeNo,
-        _name: &OsStr,
-        _new_parent: INodeNo,
-        _new_name: &OsStr,
-        _flags: RenameFlags,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        reply.error(read_only("rename"));
+        self.rename_entry((parent, name.to_owned()), (new_parent, new_name.to_owned()), flags, reply);
     }
 
     fn link(&self, _request: &Request, _number: INodeNo, _new_parent: INodeNo, _new_name: &OsStr, reply: ReplyEntry) {
         reply.error(errno("link", &Error::NoHardLinks));
     }
 
-    fn create(&self, _request: &Request, _parent: INodeNo, _name: &OsStr, _mode: u32, _umask: u32, _flags: i32, reply: ReplyCreate) {
-        reply.error(read_only("create"));
+    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
+        self.create_file(caller(request), ino(parent), name.to_owned(), mode, access(flags), reply);
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        _number: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        self.write_at(request.pid(), HandleId(handle.0), offset, data, reply);
+    }
+
+    fn fsync(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        if self.edits.as_ref().is_none_or(|edits| !edits.knows(HandleId(handle.0))) {
+            return reply.ok();
+        }
+        self.empty("fsync", reply, |edits| async move { edits.fsync(HandleId(handle.0)).await });
+    }
+
+    fn fsyncdir(&self, _request: &Request, _number: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        // Names are in the store when the operation that made them returns.
+        reply.ok();
+    }
+
+    fn fallocate(&self, _request: &Request, _number: INodeNo, handle: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+        match allocation(mode) {
+            Err(error) => reply.error(errno("fallocate", &error)),
+            Ok(how) => {
+                self.empty("fallocate", reply, |edits| async move { edits.allocate(HandleId(handle.0), offset, length, how).await });
+            }
+        }
     }
 
     fn setxattr(&self, _request: &Request, _number: INodeNo, _name: &OsStr, _value: &[u8], _flags: i32, _position: u32, reply: ReplyEmpty) {
-        reply.error(read_only("setxattr"));
+        reply.error(self.no_attributes("setxattr"));
     }
 
     fn removexattr(&self, _request: &Request, _number: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(read_only("removexattr"));
+        reply.error(self.no_attributes("removexattr"));
     }
 }
 
-fn read_only(operation: &str) -> Errno {
-    errno(operation, &Error::ReadOnly)
+impl Bucket {
+    /// Why an extended attribute cannot be set.
+    fn no_attributes(&self, operation: &str) -> Errno {
+        errno(operation, if self.edits.is_some() { &Error::Unsupported } else { &Error::ReadOnly })
+    }
 }
 
 /// Replies to a lookup. Absence is told in a way that the kernel may remember for as long as we do.
@@ -318,8 +383,7 @@ async fn finish(files: Arc<Files>, file: Arc<OpenFile>, read: Read, reply: Reply
 fn opened(result: Result<Opened>, reply: ReplyOpen) {
     match result {
         Ok(opened) => {
-            let keep = if opened.keep_pages { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-            reply.opened(FileHandle(opened.handle.0), keep);
+            reply.opened(FileHandle(opened.handle.0), open_flags(&opened, false));
         }
         Err(error) => reply.error(errno("open", &error)),
     }

@@ -1,11 +1,13 @@
 //! The edge of the kernel: the only module that names fuser. It decodes requests and sends replies; what they mean
 //! is decided in `vfs`.
 
+mod changing;
 mod convert;
 mod directories;
 mod filesystem;
 mod kernel;
 mod options;
+mod process;
 mod session;
 
 use std::io;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::vfs::{Files, Names};
+use crate::vfs::{Edits, Files, Names};
 
 pub use kernel::unmount;
 pub use options::Options;
@@ -25,31 +27,34 @@ pub use session::Session;
 use directories::Directories;
 use filesystem::Bucket;
 
-/// Mounts the tree of `names` and `files` at `mountpoint` under `name` (the first column of the mount table). What
-/// cannot be answered from memory runs on `runtime`.
+/// What a session serves.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    pub names: Arc<Names>,
+    pub files: Arc<Files>,
+    /// None: it is read-only.
+    pub edits: Option<Arc<Edits>>,
+}
+
+/// Mounts `tree` at `mountpoint` under `name` (the first column of the mount table). What cannot be answered from memory runs on
+/// `runtime`.
 ///
 /// # Errors
 /// What mount(2) or fusermount3 said.
-pub fn mount(
-    names: Arc<Names>,
-    files: Arc<Files>,
-    runtime: Handle,
-    mountpoint: &Path,
-    name: &str,
-    options: &Options,
-) -> io::Result<Session> {
-    Session::mount(bucket(names, files, runtime), mountpoint, name, options)
+pub fn mount(tree: Tree, runtime: Handle, mountpoint: &Path, name: &str, options: &Options) -> io::Result<Session> {
+    Session::mount(bucket(tree, runtime), mountpoint, name, options)
 }
 
 /// Serves the same tree over a /dev/fuse descriptor that is mounted already. Needs no privilege.
 ///
 /// # Errors
 /// When the descriptor does not speak FUSE, or is not mounted.
-pub fn attach(names: Arc<Names>, files: Arc<Files>, runtime: Handle, fd: OwnedFd) -> io::Result<Session> {
-    Session::attach(bucket(names, files, runtime), fd)
+pub fn attach(tree: Tree, runtime: Handle, fd: OwnedFd) -> io::Result<Session> {
+    Session::attach(bucket(tree, runtime), fd)
 }
 
-fn bucket(names: Arc<Names>, files: Arc<Files>, runtime: Handle) -> Bucket {
+fn bucket(tree: Tree, runtime: Handle) -> Bucket {
+    let Tree { names, files, edits } = tree;
     let directories = Directories::new(Arc::clone(&names));
-    Bucket { names, files, directories, runtime, ended: watch::Sender::new(false) }
+    Bucket { names, files, directories, edits, runtime, ended: watch::Sender::new(false) }
 }

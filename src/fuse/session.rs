@@ -39,7 +39,8 @@ impl Session {
     pub(super) fn mount(bucket: Bucket, mountpoint: &Path, name: &str, options: &Options) -> io::Result<Self> {
         let mountpoint = mountpoint.canonicalize()?;
         let ended = bucket.ended.subscribe();
-        let session = fuser::Session::new(bucket, &mountpoint, &config(name, options)?)?;
+        let config = config(name, options, bucket.edits.is_none())?;
+        let session = fuser::Session::new(bucket, &mountpoint, &config)?;
         let session = Self::run(session, Some(mountpoint.clone()), ended)?;
         kernel::set_read_ahead(&mountpoint);
         Ok(session)
@@ -107,15 +108,16 @@ impl Session {
     }
 }
 
-fn config(name: &str, options: &Options) -> io::Result<Config> {
+fn config(name: &str, options: &Options, read_only: bool) -> io::Result<Config> {
     let mut config = Config::default();
     config.acl = match (options.allow_other, options.allow_root) {
         (true, _) => SessionACL::All,
         (false, true) => SessionACL::RootAndOwner,
         (false, false) => SessionACL::Owner,
     };
-    let fixed = [MountOption::FSName(name.to_owned()), subtype(), MountOption::DefaultPermissions, MountOption::RO];
+    let fixed = [MountOption::FSName(name.to_owned()), subtype(), MountOption::DefaultPermissions];
     config.mount_options.extend(fixed);
+    config.mount_options.push(if read_only { MountOption::RO } else { MountOption::RW });
     if options.auto_unmount {
         config.mount_options.push(MountOption::AutoUnmount);
     }

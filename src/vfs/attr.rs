@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime};
 use super::inodes::{Inode, Kind};
 use super::{Options, listing::FileFacts};
 
+/// Permissions of a symbolic link: nobody looks at them (`path_resolution(7)`).
+const LINK_MODE: u16 = 0o777;
+
 /// Attributes of a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attr {
@@ -12,6 +15,7 @@ pub struct Attr {
     pub kind: Kind,
     pub size: u64,
     pub modified: SystemTime,
+    pub accessed: SystemTime,
     pub uid: u32,
     pub gid: u32,
     /// Permission bits, `umask` taken away.
@@ -28,14 +32,21 @@ pub struct Entry {
 
 impl Attr {
     pub(super) fn file(options: &Options, ino: Inode, facts: &FileFacts) -> Self {
+        let posix = facts.extra.as_ref().map(|extra| extra.posix).unwrap_or_default();
+        let modified = posix.modified.unwrap_or(facts.modified);
+        let (size, perm) = match facts.link() {
+            Some(target) => (target.len() as u64, LINK_MODE),
+            None => (facts.size, posix.mode.unwrap_or(options.file_mode & !options.umask)),
+        };
         Self {
             ino,
-            kind: Kind::File,
-            size: facts.size,
-            modified: facts.modified,
-            uid: options.uid,
-            gid: options.gid,
-            perm: options.file_mode & !options.umask,
+            kind: facts.kind(),
+            size,
+            modified,
+            accessed: modified,
+            uid: posix.uid.unwrap_or(options.uid),
+            gid: posix.gid.unwrap_or(options.gid),
+            perm,
             nlink: 1,
         }
     }
@@ -49,6 +60,7 @@ impl Attr {
             kind: Kind::Directory,
             size: 0,
             modified,
+            accessed: modified,
             uid: options.uid,
             gid: options.gid,
             perm: options.dir_mode & !options.umask,
@@ -65,7 +77,7 @@ mod tests {
     #[test]
     fn modes_are_those_of_the_options_less_the_umask() {
         let options = Options { uid: 7, gid: 8, file_mode: 0o666, dir_mode: 0o777, umask: 0o027, ..Options::default() };
-        let facts = FileFacts { size: 3, etag: ETag::from("\"e\""), modified: SystemTime::UNIX_EPOCH };
+        let facts = FileFacts { size: 3, etag: ETag::from("\"e\""), modified: SystemTime::UNIX_EPOCH, extra: None };
         let file = Attr::file(&options, Inode(9), &facts);
         assert_eq!((file.perm, file.nlink, file.size, file.uid, file.gid), (0o640, 1, 3, 7, 8));
         let directory = Attr::directory(&options, Inode(9), SystemTime::UNIX_EPOCH);

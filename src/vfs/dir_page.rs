@@ -102,7 +102,7 @@ impl DirPage {
     /// for which the kernel does not count either (`fuse_direntplus_link`).
     pub fn fill_plus(&self, mut add: impl FnMut(DirItem<'_>, &Entry) -> bool) {
         for item in self.dots() {
-            let Some(attr) = self.names.attr(item.ino, &What::Directory(None)) else { continue };
+            let Some(attr) = self.names.attr(item.ino, b"", &What::Directory(None)) else { continue };
             if add(item, &Entry { attr, ttl: Duration::ZERO }) {
                 return;
             }
@@ -117,7 +117,7 @@ impl DirPage {
             let inos = self.remember(batch, &shown);
             for (i, (entry, shown_entry)) in batch.iter().zip(&shown).enumerate() {
                 offset += 1;
-                let Some(told) = self.told(inos[i], shown_entry) else { continue };
+                let Some(told) = self.told(inos[i], entry, shown_entry) else { continue };
                 let item = DirItem { ino: inos[i], next_offset: offset, kind: entry.kind(), name: entry.name() };
                 if add(item, &told) {
                     self.forget(&inos[i..], &shown[i..]);
@@ -158,11 +158,18 @@ impl DirPage {
         fact.filter(|fact| fact.what.kind().is_some()).map_or(Shown::Gone, Shown::Known)
     }
 
-    fn told(&self, ino: Inode, shown: &Shown<'_>) -> Option<Entry> {
+    fn told(&self, ino: Inode, entry: &DirEntry, shown: &Shown<'_>) -> Option<Entry> {
+        if let (Some(draft), false) = (self.names.drafts.get(ino), matches!(shown, Shown::Gone)) {
+            return Some(Entry { attr: self.names.attr_of_draft(&draft), ttl: Duration::ZERO });
+        }
         match shown {
-            Shown::Listed(file, ttl) => Some(Entry { attr: Attr::file(&self.names.options, ino, file), ttl: *ttl }),
+            Shown::Listed(file, ttl) => {
+                let mut attr = Attr::file(&self.names.options, ino, file);
+                self.names.own.apply_to_file(entry.path(), file, &mut attr);
+                Some(Entry { attr, ttl: *ttl })
+            }
             Shown::Known(fact) => {
-                let attr = self.names.attr(ino, &fact.what)?;
+                let attr = self.names.attr(ino, entry.path(), &fact.what)?;
                 Some(Entry { attr, ttl: self.names.cache.remaining(fact.entry_until()) })
             }
             Shown::Gone => None,

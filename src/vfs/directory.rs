@@ -5,11 +5,13 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::dir_page::{DOTS, DirPage, Left};
 use super::error::{Error, Result};
-use super::fact::Listing;
+use super::fact::{Listing, Page, What};
 use super::inodes::{Inode, Kind};
+use super::listing::DirEntry;
 use super::lookup::Names;
 use super::walk::{Found, Slice, Walk};
 use crate::store::Key;
@@ -22,6 +24,15 @@ pub struct DirHandle {
     parent: Inode,
     key: Key,
     source: Mutex<Option<Source>>,
+    tail: Mutex<Tail>,
+}
+
+/// What comes behind the entries that the store lists: files that were not in the bucket yet when reading began.
+#[derive(Debug)]
+enum Tail {
+    Names(Vec<Key>),
+    /// Without those that the listing had after all.
+    Entries(Page),
 }
 
 /// Where the entries come from.
@@ -41,7 +52,14 @@ impl Names {
         if node.kind() != Kind::Directory {
             return Err(Error::NotADirectory);
         }
-        Ok(DirHandle { names: self.clone(), ino, parent: node.parent, key: node.key, source: Mutex::default() })
+        Ok(DirHandle {
+            names: self.clone(),
+            ino,
+            parent: node.parent,
+            key: node.key,
+            source: Mutex::default(),
+            tail: Mutex::new(Tail::Names(Vec::new())),
+        })
     }
 
     /// The listing of a directory if it is believed, else the walk that another handle has begun, else a new walk.
@@ -111,7 +129,7 @@ impl DirHandle {
     /// As [`read`](Self::read).
     pub async fn read_plus(&self, offset: u64) -> Result<DirPage> {
         let mut page = self.read(offset).await?;
-        if self.names.options.readdir_optimize {
+        if self.names.listings_tell_attributes() {
             return Ok(page);
         }
         // A page of which no entry is left would look like the end of the directory.
@@ -123,7 +141,7 @@ impl DirHandle {
 
     /// [`read_plus`](Self::read_plus) when that takes no request.
     pub fn try_read_plus(&self, offset: u64) -> Option<Result<DirPage>> {
-        if self.names.options.readdir_optimize { self.try_read(offset) } else { None }
+        if self.names.listings_tell_attributes() { self.try_read(offset) } else { None }
     }
 
     /// Whether its entries are a listing that is believed, so that what the kernel kept of an earlier reading is too.
@@ -145,7 +163,10 @@ impl DirHandle {
         let mut source = self.source.lock();
         match &*source {
             Some(source) if offset > 0 => source.clone(),
-            _ => source.insert(self.names.entries_of(&self.key)).clone(),
+            _ => {
+                *self.tail.lock() = Tail::Names(self.names.drafts.new_in(&self.key));
+                source.insert(self.names.entries_of(&self.key)).clone()
+            }
         }
     }
 
@@ -155,6 +176,7 @@ impl DirHandle {
             Some(source) if offset > 0 => Some(source.clone()),
             _ => {
                 let listing = self.names.cache.listing(self.key.as_bytes())?;
+                *self.tail.lock() = Tail::Names(self.names.drafts.new_in(&self.key));
                 Some(source.insert(Source::Cached(listing)).clone())
             }
         }
@@ -163,20 +185,71 @@ impl DirHandle {
     fn page(&self, offset: u64, found: Found) -> DirPage {
         let entries = match found {
             Found::Entries(slice) => Some(slice),
-            Found::End | Found::Dropped => None,
+            Found::End(len) => self.after(len, offset.saturating_sub(DOTS)),
+            Found::Dropped => None,
         };
         DirPage::new(self.names.clone(), self.ino, self.parent, offset, entries)
     }
 }
 
+impl DirHandle {
+    /// What is at `position` behind the `len` entries of the listing.
+    fn after(&self, len: u64, position: u64) -> Option<Slice> {
+        let source = self.source.lock().clone();
+        let mut tail = self.tail.lock();
+        let page = match &*tail {
+            Tail::Entries(page) => page.clone(),
+            Tail::Names(names) => {
+                let page = self.tail_of(names, source.as_ref());
+                *tail = Tail::Entries(page.clone());
+                page
+            }
+        };
+        let from = usize::try_from(position - len.min(position)).ok().filter(|&from| from < page.entries.len())?;
+        Some(Slice { page, from })
+    }
+
+    /// Those of `names` that the listing lacks and that are still there.
+    fn tail_of(&self, names: &[Key], source: Option<&Source>) -> Page {
+        let start = self.key.as_bytes().len();
+        let entries = names.iter().filter(|key| !source.is_some_and(|source| source.has(&key.as_bytes()[start..]))).filter_map(|key| {
+            let facts = match self.names.drafts.named(key.as_bytes()) {
+                Some(draft) => draft.facts(),
+                // Committed or removed since reading began.
+                None => match self.names.known_name(key)?.what {
+                    What::File(facts) => facts,
+                    What::Directory(_) | What::Absent => return None,
+                },
+            };
+            Some(DirEntry::file(key.clone(), start, facts))
+        });
+        Page { entries: entries.collect(), learnt: Instant::now() }
+    }
+}
+
+impl Source {
+    /// Whether the listing has an entry of that name, as far as it is in memory.
+    fn has(&self, name: &[u8]) -> bool {
+        match self {
+            Self::Cached(listing) => {
+                let page = listing.pages.partition_point(|page| page.ends_before(name));
+                listing.pages.get(page).is_some_and(|page| page.find(name).is_some())
+            }
+            Self::Walk(walk) => walk.find(name).is_some(),
+        }
+    }
+}
+
 /// What is at `position` of a complete listing.
 fn find_in(listing: &Listing, position: u64) -> Found {
-    let Some(mut skip) = usize::try_from(position).ok().filter(|&position| position < listing.len) else { return Found::End };
+    let Some(mut skip) = usize::try_from(position).ok().filter(|&position| position < listing.len) else {
+        return Found::End(listing.len as u64);
+    };
     for page in &listing.pages {
         if skip < page.entries.len() {
             return Found::Entries(Slice { page: page.clone(), from: skip });
         }
         skip -= page.entries.len();
     }
-    Found::End
+    Found::End(listing.len as u64)
 }

@@ -2,8 +2,11 @@
 //! log and does not retry. Invariant: both matches are exhaustive, so a new kind of error does not compile until
 //! someone has decided what a program will see.
 
+use std::io;
+
 use crate::reader::ReadError;
 use crate::store::{self, ErrorKind};
+use crate::writer::WriteError;
 
 /// Why an operation of the kernel failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -25,6 +28,9 @@ pub enum Error {
     /// The name stands for another inode now: the kernel looks it up again when an open says so (`do_filp_open`).
     #[error("the name stands for another inode now")]
     Retired,
+    /// What is open has no name any more, and nothing of it was changed while it had one.
+    #[error("the file was removed or replaced while it was open")]
+    Unlinked,
     /// The kernel speaks of a handle that is not open.
     #[error("the handle is not open")]
     BadHandle,
@@ -36,6 +42,23 @@ pub enum Error {
     NoSpecialFiles,
     #[error("bad argument")]
     Invalid,
+    #[error("there is something of that name")]
+    Exists,
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// A file that is streaming to the store has one writer.
+    #[error("the file is being written")]
+    Busy,
+    #[error("not supported")]
+    Unsupported,
+    #[error("there is no such extended attribute")]
+    NoAttribute,
+    #[error("more than {0} objects would have to be renamed")]
+    TooMany(usize),
+    #[error("the mount is about to end")]
+    Ending,
+    #[error("what was written did not reach the store")]
+    Write(#[from] WriteError),
     #[error("the store did not do what was asked of it")]
     Store(#[from] store::Error),
     #[error("the bytes did not arrive")]
@@ -53,12 +76,27 @@ impl Error {
             Self::NotADirectory => libc::ENOTDIR,
             Self::IsADirectory => libc::EISDIR,
             Self::NameTooLong => libc::ENAMETOOLONG,
-            Self::UnknownInode | Self::Stale(_) | Self::Retired => libc::ESTALE,
+            Self::UnknownInode | Self::Stale(_) | Self::Retired | Self::Unlinked => libc::ESTALE,
             Self::BadHandle => libc::EBADF,
             Self::ReadOnly => libc::EROFS,
             Self::NoHardLinks => libc::EOPNOTSUPP,
             Self::NoSpecialFiles => libc::EPERM,
             Self::Invalid => libc::EINVAL,
+            Self::Exists => libc::EEXIST,
+            Self::NotEmpty => libc::ENOTEMPTY,
+            Self::Busy => libc::EBUSY,
+            Self::Unsupported => libc::EOPNOTSUPP,
+            Self::NoAttribute => libc::ENODATA,
+            Self::TooMany(_) => libc::EMFILE,
+            Self::Ending => libc::ESHUTDOWN,
+            Self::Write(WriteError::Store(error)) => store_errno(error.kind),
+            Self::Write(WriteError::Disk { source }) => source.raw_os_error().unwrap_or(match source.kind() {
+                io::ErrorKind::StorageFull => libc::ENOSPC,
+                _ => libc::EIO,
+            }),
+            Self::Write(WriteError::Memory(_)) => libc::ENOMEM,
+            Self::Write(WriteError::TooLarge) => libc::EFBIG,
+            Self::Write(WriteError::Stale(_)) => libc::ESTALE,
             Self::Store(error) | Self::Read(ReadError::Store(error)) => store_errno(error.kind),
             Self::Read(ReadError::Deadline(_) | ReadError::GivenUp) => libc::EIO,
             Self::Read(ReadError::Memory(_)) => libc::ENOMEM,

@@ -22,7 +22,7 @@ impl What {
     /// What it is, if it is anything.
     pub fn kind(&self) -> Option<Kind> {
         match self {
-            Self::File(_) => Some(Kind::File),
+            Self::File(facts) => Some(facts.kind()),
             Self::Directory(_) => Some(Kind::Directory),
             Self::Absent => None,
         }

@@ -113,6 +113,8 @@ pub struct Opened {
     pub handle: HandleId,
     /// The kernel's pages of this inode are of this version and may stay.
     pub keep_pages: bool,
+    /// Reads and writes shall go past the kernel's pages.
+    pub direct: bool,
 }
 
 impl Files {
@@ -161,6 +163,47 @@ impl Files {
         Ok(opened)
     }
 
+    /// A number for a handle.
+    pub(super) fn new_handle(&self) -> HandleId {
+        HandleId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// `handle`, which is open for writing, reads from the version `meta` until something is written.
+    pub(super) fn read_as(&self, handle: HandleId, ino: Inode, direct: bool, meta: &ObjectMeta) {
+        self.open_as(handle, ino, direct, meta);
+    }
+
+    /// Whether bytes of the version that counts were read through handles that are still open.
+    pub(super) fn is_being_read(&self, ino: Inode) -> bool {
+        self.latest.lock().get(&ino).is_some_and(Latest::is_being_read)
+    }
+
+    /// This mount has written another version of `ino`: handles of the one before read no more, and the next open takes none of
+    /// the kernel's pages on trust.
+    pub(super) fn on_commit(&self, ino: Inode, etag: &ETag) {
+        let mut latest = self.latest.lock();
+        if let Some(known) = latest.get(&ino).filter(|known| known.meta.etag != *etag) {
+            known.state.superseded.store(true, Ordering::SeqCst);
+            if !known.is_being_read() {
+                latest.remove(&ino);
+            }
+        }
+    }
+
+    /// The object behind `ino` is `meta` now, under another key and perhaps another etag, and still the same content.
+    pub(super) fn on_rename(&self, ino: Inode, meta: &ObjectMeta) {
+        if let Some(latest) = self.latest.lock().get_mut(&ino) {
+            latest.meta = meta.clone();
+        }
+        let open: Vec<_> = self.open.read().values().filter(|file| file.ino == ino).cloned().collect();
+        for file in open {
+            let mut version = file.version.lock();
+            if !version.state.superseded.load(Ordering::SeqCst) {
+                version.object = Arc::new(self.reader.open(meta));
+            }
+        }
+    }
+
     /// The open file behind a handle.
     ///
     /// # Errors
@@ -196,7 +239,7 @@ impl Files {
     pub fn attributes_of_old(&self, ino: Inode) -> Option<Attr> {
         let latest = self.latest.lock();
         let latest = latest.get(&ino).filter(|latest| latest.state.superseded.load(Ordering::SeqCst) && latest.is_being_read())?;
-        self.names.attr(ino, &What::File(FileFacts::from(&latest.meta)))
+        self.names.attr(ino, latest.meta.key.as_bytes(), &What::File(FileFacts::from(&latest.meta)))
     }
 
     /// The kernel forgot an inode, and with it its pages.
@@ -248,6 +291,12 @@ impl Files {
     }
 
     fn opened(&self, ino: Inode, direct: bool, meta: &ObjectMeta) -> Opened {
+        let handle = self.new_handle();
+        let before = self.open_as(handle, ino, direct, meta);
+        Opened { handle, keep_pages: before == Before::Same, direct: false }
+    }
+
+    fn open_as(&self, handle: HandleId, ino: Inode, direct: bool, meta: &ObjectMeta) -> Before {
         let (state, before) = self.on_version(ino, meta);
         let object = Arc::new(self.reader.open(meta));
         for next in self.names.next_files(&meta.key) {
@@ -255,9 +304,8 @@ impl Files {
         }
         let version = Mutex::new(Version { object, state, has_returned: false });
         let file = OpenFile { ino, direct, version };
-        let handle = HandleId(self.next.fetch_add(1, Ordering::Relaxed));
         self.open.write().insert(handle, Arc::new(file));
-        Opened { handle, keep_pages: before == Before::Same }
+        before
     }
 
     /// A version of `ino` was seen: the one that counts from now on. Handles of another one read no more, because what

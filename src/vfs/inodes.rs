@@ -24,6 +24,8 @@ impl Inode {
 pub enum Kind {
     File,
     Directory,
+    /// Facts tell it, not the key: to the inode table it is a file.
+    Symlink,
 }
 
 /// What the table knows of a number.
@@ -80,6 +82,11 @@ impl Inodes {
         self.slots.contains_key(&ino.0)
     }
 
+    /// Whether its key has another number by now, or nothing: it was unlinked, or replaced while it was open.
+    pub fn is_retired(&self, ino: Inode) -> bool {
+        self.slots.get(&ino.0).is_none_or(|slot| slot.retired)
+    }
+
     /// What `ino` stands for.
     pub fn get(&self, ino: Inode) -> Option<Node> {
         self.slots.get(&ino.0).map(|slot| Node { key: slot.key.clone(), parent: slot.parent })
@@ -129,6 +136,54 @@ impl Inodes {
         }
     }
 
+    /// What had the key `from` has the key `to` now, as an entry of `parent`, under the number that the kernel knows; when it is a
+    /// directory everything below it moves along. What had a key at or below `to` is retired.
+    pub fn rename(&mut self, from: &Key, parent: Inode, to: &Key) {
+        let below = |key: &Key, top: &Key| key == top || top.is_prefix() && key.as_bytes().starts_with(top.as_bytes());
+        let live = |slots: &HashMap<u64, Slot, BuildHasherDefault<Identity>>, top: &Key| -> Vec<u64> {
+            let found = slots.iter().filter(|&(&number, slot)| number != Inode::ROOT.0 && !slot.retired && below(&slot.key, top));
+            found.map(|(&number, _)| number).collect()
+        };
+        for number in live(&self.slots, to) {
+            self.retire(Inode(number));
+        }
+        for number in live(&self.slots, from) {
+            let Some(slot) = self.slots.get_mut(&number) else { continue };
+            let key = to.join(&slot.key.as_bytes()[from.as_bytes().len()..]);
+            let is_top = slot.key == *from;
+            let before = std::mem::replace(&mut slot.key, key.clone());
+            if self.displaced.get(&before) == Some(&number) {
+                self.displaced.remove(&before);
+            }
+            if self.natural(&key) != number {
+                self.displaced.insert(key, number);
+            }
+            if is_top {
+                self.adopt(Inode(number), parent);
+            }
+        }
+    }
+
+    /// `ino` becomes an entry of `parent`.
+    fn adopt(&mut self, ino: Inode, parent: Inode) {
+        let Some(slot) = self.slots.get_mut(&ino.0) else { return };
+        let before = std::mem::replace(&mut slot.parent, parent);
+        if let Some(slot) = self.slots.get_mut(&parent.0) {
+            slot.children += 1;
+        }
+        self.lose_child(before);
+    }
+
+    fn lose_child(&mut self, parent: Inode) {
+        let mut next = Some(parent);
+        while let Some(parent) = next {
+            if let Some(slot) = self.slots.get_mut(&parent.0) {
+                slot.children = slot.children.saturating_sub(1);
+            }
+            next = self.remove_unused(parent);
+        }
+    }
+
     /// The kernel forgets `n` of the times it was told of `ino`.
     pub fn forget(&mut self, ino: Inode, n: u64) {
         if ino == Inode::ROOT {
@@ -136,12 +191,8 @@ impl Inodes {
         }
         let Some(slot) = self.slots.get_mut(&ino.0) else { return };
         slot.lookups = slot.lookups.saturating_sub(n);
-        let mut next = ino;
-        while let Some(parent) = self.remove_unused(next) {
-            if let Some(slot) = self.slots.get_mut(&parent.0) {
-                slot.children = slot.children.saturating_sub(1);
-            }
-            next = parent;
+        if let Some(parent) = self.remove_unused(ino) {
+            self.lose_child(parent);
         }
         self.give_memory_back();
     }
@@ -289,6 +340,46 @@ mod tests {
         assert_eq!(table.number(&key), first, "its own number is free again");
         table.forget(second, 1);
         assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn a_renamed_file_keeps_its_number_and_what_it_replaces_loses_its_name() {
+        let mut table = table();
+        let (a, b) = (Key::from("a"), Key::from("b"));
+        let (first, second) = (table.remember(Inode::ROOT, &a), table.remember(Inode::ROOT, &b));
+        table.rename(&a, Inode::ROOT, &b);
+        assert_eq!(table.number(&b), first);
+        assert_eq!(table.get(first).expect("known").key, b);
+        assert_eq!(table.get(second).expect("still known to the kernel").key, b);
+        let again = table.remember(Inode::ROOT, &a);
+        assert!(again != first && again != second);
+        table.rename(&b, Inode::ROOT, &a);
+        assert_eq!(table.number(&a), first, "back under its own name");
+        for ino in [first, second, again] {
+            table.forget(ino, 1);
+        }
+        assert_eq!(table.len(), 1);
+        assert!(table.displaced.is_empty());
+    }
+
+    #[test]
+    fn what_is_in_a_renamed_directory_moves_along() {
+        let mut table = table();
+        let directory = table.remember(Inode::ROOT, &Key::from("d/"));
+        let file = table.remember(directory, &Key::from("d/x/f"));
+        let other = table.remember(Inode::ROOT, &Key::from("dx"));
+        let target = table.remember(Inode::ROOT, &Key::from("t/"));
+        table.rename(&Key::from("d/"), target, &Key::from("t/e/"));
+        assert_eq!(table.get(directory).expect("known"), Node { key: Key::from("t/e/"), parent: target });
+        assert_eq!(table.get(file).expect("known").key, Key::from("t/e/x/f"));
+        assert_eq!(table.get(other).expect("known").key, Key::from("dx"));
+        table.forget(target, 1);
+        assert!(table.get(target).is_some(), "it holds the other");
+        for ino in [file, directory, other] {
+            table.forget(ino, 1);
+        }
+        assert_eq!(table.len(), 1);
+        assert!(table.displaced.is_empty());
     }
 
     #[derive(Clone, Debug)]

@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 use std::iter::Peekable;
 use std::mem;
+use std::sync::Arc;
 use std::time::SystemTime;
 use std::vec;
 
@@ -21,9 +22,39 @@ pub struct FileFacts {
     pub size: u64,
     pub etag: ETag,
     pub modified: SystemTime,
+    /// What only a HEAD tells, when there is anything.
+    pub extra: Option<Arc<Extra>>,
+}
+
+/// What is kept beside the content of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extra {
+    /// Where it leads, when it is a symbolic link.
+    pub link: Option<Vec<u8>>,
+    pub posix: Posix,
+}
+
+/// Attributes that a listing does not know. None: those of the options, or of the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Posix {
+    /// Permission bits.
+    pub mode: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub modified: Option<SystemTime>,
 }
 
 impl FileFacts {
+    /// File or symbolic link.
+    pub fn kind(&self) -> Kind {
+        if self.link().is_some() { Kind::Symlink } else { Kind::File }
+    }
+
+    /// Where it leads, when it is a symbolic link.
+    pub fn link(&self) -> Option<&[u8]> {
+        self.extra.as_ref()?.link.as_deref()
+    }
+
     /// Whether it is known which version this is. Some stores list no etags; then only a HEAD tells.
     pub fn names_version(&self) -> bool {
         !self.etag.as_str().is_empty()
@@ -32,7 +63,7 @@ impl FileFacts {
 
 impl From<&ObjectMeta> for FileFacts {
     fn from(meta: &ObjectMeta) -> Self {
-        Self { size: meta.size, etag: meta.etag.clone(), modified: meta.modified }
+        Self { size: meta.size, etag: meta.etag.clone(), modified: meta.modified, extra: None }
     }
 }
 
@@ -48,6 +79,18 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
+    /// A file that no listing has shown; `name_start`: where its name starts in the key.
+    pub fn file(key: Key, name_start: usize, facts: FileFacts) -> Self {
+        Self { key, name_start, file: Some(facts) }
+    }
+
+    /// What a HEAD told of a file beside what the listing did.
+    pub fn add(&mut self, extra: Option<Arc<Extra>>) {
+        if let Some(file) = &mut self.file {
+            file.extra = extra;
+        }
+    }
+
     /// Its name in the directory.
     pub fn name(&self) -> &[u8] {
         let name = &self.key.as_bytes()[self.name_start..];
@@ -62,7 +105,7 @@ impl DirEntry {
 
     /// File or directory.
     pub fn kind(&self) -> Kind {
-        if self.file.is_some() { Kind::File } else { Kind::Directory }
+        self.file.as_ref().map_or(Kind::Directory, FileFacts::kind)
     }
 }
 

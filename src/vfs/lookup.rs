@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::attr::{Attr, Entry};
+use super::drafts::{Draft, Drafts};
 use super::error::{Error, Result};
 use super::fact::{Fact, What};
 use super::hidden::Hidden;
@@ -18,6 +19,7 @@ use super::inodes::{Inode, Inodes, Kind, Node};
 use super::listing::{FileFacts, check_name};
 use super::next_files::Successions;
 use super::options::Options;
+use super::own::Own;
 use super::probe::Probe;
 use super::stat_cache::StatCache;
 use super::walk::Walk;
@@ -35,6 +37,10 @@ pub struct Names {
     /// Directories that are being listed, for handles that can share a walk and for lookups of what it has seen.
     pub(super) walks: Mutex<HashMap<Key, Weak<Walk>>>,
     pub(super) successions: Successions,
+    /// Files that this mount is changing.
+    pub(super) drafts: Drafts,
+    /// Attributes that were set through this mount.
+    pub(super) own: Own,
     /// What directories without a known marker show as their time.
     mounted: SystemTime,
 }
@@ -45,10 +51,12 @@ impl Names {
         let cache = StatCache::new(&options);
         let hidden = Arc::new(Hidden::default());
         Arc::new(Self {
-            probe: Probe::new(store.clone(), cache.clone(), hidden.clone()),
+            probe: Probe::new(store.clone(), cache.clone(), hidden.clone(), options.posix_attributes),
             inodes: Mutex::new(Inodes::new(Key::from(options.prefix.as_str()))),
             walks: Mutex::default(),
             successions: Successions::default(),
+            drafts: Drafts::default(),
+            own: Own::default(),
             mounted: SystemTime::now(),
             store,
             options,
@@ -74,6 +82,9 @@ impl Names {
     pub fn try_lookup(&self, parent: Inode, name: &[u8]) -> Option<Result<Entry>> {
         match self.path(parent, name) {
             Ok(path) => {
+                if let Some(draft) = self.drafts.named(path.as_bytes()) {
+                    return Some(Ok(self.remember_draft(parent, &path, &draft)));
+                }
                 let fact = self.known_name(&path)?;
                 Some(self.remember(parent, &path, &fact))
             }
@@ -84,6 +95,9 @@ impl Names {
     /// For how long the kernel may believe that `parent` has no entry `name`.
     pub fn absent_for(&self, parent: Inode, name: &[u8]) -> Duration {
         let Ok(path) = self.path(parent, name) else { return Duration::ZERO };
+        if self.drafts.named(path.as_bytes()).is_some() {
+            return Duration::ZERO;
+        }
         match self.known_name(&path) {
             Some(Fact { what: What::Absent, until, .. }) => self.cache.remaining(until),
             _ => Duration::ZERO,
@@ -100,14 +114,17 @@ impl Names {
         }
         let node = self.node(ino)?;
         let fact = match node.kind() {
-            Kind::File => self.probe.object(&node.key, None).await?,
+            Kind::File | Kind::Symlink => self.probe.object(&node.key, None).await?,
             Kind::Directory => self.probe.directory(&node.key).await?,
         };
-        self.attributes(ino, node.kind(), &fact)
+        self.attributes(ino, &node, &fact)
     }
 
     /// [`getattr`](Self::getattr) when that takes no request.
     pub fn try_getattr(&self, ino: Inode) -> Option<Result<(Attr, Duration)>> {
+        if let Some(draft) = self.drafts.get(ino) {
+            return Some(Ok((self.attr_of_draft(&draft), Duration::ZERO)));
+        }
         let node = match self.node(ino) {
             Ok(node) => node,
             Err(error) => return Some(Err(error)),
@@ -115,10 +132,11 @@ impl Names {
         if ino == Inode::ROOT {
             // The mount is there as long as it is mounted, whatever is in the bucket.
             let ttl = self.cache.remaining(self.cache.believed_until(Instant::now()));
-            return Some(Ok((Attr::directory(&self.options, ino, self.mounted), ttl)));
+            let attr = self.attr(ino, path_of(&node), &What::Directory(None))?;
+            return Some(Ok((attr, ttl)));
         }
         let fact = self.known_object(path_of(&node))?;
-        Some(self.attributes(ino, node.kind(), &fact))
+        Some(self.attributes(ino, &node, &fact))
     }
 
     /// The object behind `ino` as it is believed to be, and how long ago that was learnt. None also when it was only
@@ -186,14 +204,24 @@ impl Names {
         self.inodes.lock().retire(ino);
     }
 
+    /// Whether the content of `ino` is being changed through this mount.
+    pub fn is_being_written(&self, ino: Inode) -> bool {
+        self.drafts.get(ino).is_some()
+    }
+
     /// Whether a listing gives attributes without a further request.
     pub fn listings_tell_attributes(&self) -> bool {
-        self.options.readdir_optimize
+        self.options.readdir_optimize && !self.options.posix_attributes
     }
 
     /// How many objects were found that a directory of the same name hides.
     pub fn hidden_objects(&self) -> usize {
         self.hidden.count()
+    }
+
+    /// The directory that holds `ino`; the root, and what is not known, hold themselves.
+    pub fn parent_of(&self, ino: Inode) -> Inode {
+        self.inodes.lock().get(ino).map_or(ino, |node| node.parent)
     }
 
     /// How many inodes the kernel knows, the root included.
@@ -206,15 +234,24 @@ impl Names {
     }
 
     /// Attributes out of a fact. A directory of which no marker is known shows the time of the mount.
-    pub(super) fn attr(&self, ino: Inode, what: &What) -> Option<Attr> {
-        match what {
-            What::File(facts) => Some(Attr::file(&self.options, ino, facts)),
-            What::Directory(time) => Some(Attr::directory(&self.options, ino, time.unwrap_or(self.mounted))),
-            What::Absent => None,
-        }
+    pub(super) fn attr(&self, ino: Inode, path: &[u8], what: &What) -> Option<Attr> {
+        let mut attr = match what {
+            What::File(facts) => Attr::file(&self.options, ino, facts),
+            What::Directory(time) => Attr::directory(&self.options, ino, time.unwrap_or(self.mounted)),
+            What::Absent => return None,
+        };
+        self.own.apply(path, what, &mut attr);
+        Some(attr)
     }
 
-    fn path(&self, parent: Inode, name: &[u8]) -> Result<Key> {
+    /// What stat shows of a file that is being changed.
+    pub(super) fn attr_of_draft(&self, draft: &Draft) -> Attr {
+        let what = What::File(draft.facts());
+        let attr = self.attr(draft.ino, draft.key().as_bytes(), &what).expect("a file has attributes");
+        Attr { nlink: u32::from(!draft.is_unlinked()), ..attr }
+    }
+
+    pub(super) fn path(&self, parent: Inode, name: &[u8]) -> Result<Key> {
         let parent = self.node(parent)?;
         if parent.kind() != Kind::Directory {
             return Err(Error::NotADirectory);
@@ -223,15 +260,15 @@ impl Names {
         Ok(parent.key.join(name))
     }
 
-    fn file_key(&self, ino: Inode) -> Result<Key> {
+    pub(super) fn file_key(&self, ino: Inode) -> Result<Key> {
         let node = self.node(ino)?;
         match node.kind() {
-            Kind::File => Ok(node.key),
+            Kind::File | Kind::Symlink => Ok(node.key),
             Kind::Directory => Err(Error::IsADirectory),
         }
     }
 
-    fn known_name(&self, path: &Key) -> Option<Fact> {
+    pub(super) fn known_name(&self, path: &Key) -> Option<Fact> {
         let now = Instant::now();
         self.cache.name(path.as_bytes()).or_else(|| self.walked(path.as_bytes()).filter(|fact| fact.entry_until() > now))
     }
@@ -249,7 +286,16 @@ impl Names {
         (!self.cache.learnt_after(path, learnt)).then(|| self.cache.listed(&entry, learnt))
     }
 
-    fn remember(&self, parent: Inode, path: &Key, fact: &Fact) -> Result<Entry> {
+    /// An entry of a file that is being changed. The kernel is to believe it for no time at all: it changes with every write.
+    pub(super) fn remember_draft(&self, parent: Inode, path: &Key, draft: &Draft) -> Entry {
+        let ino = self.inodes.lock().remember(parent, path);
+        if ino != draft.ino {
+            tracing::debug!(key = %path, ino = ino.0, draft = draft.ino.0, "the draft of a name has another inode");
+        }
+        Entry { attr: Attr { ino, ..self.attr_of_draft(draft) }, ttl: Duration::ZERO }
+    }
+
+    pub(super) fn remember(&self, parent: Inode, path: &Key, fact: &Fact) -> Result<Entry> {
         let ino = match fact.what {
             What::File(_) => self.inodes.lock().remember(parent, path),
             What::Directory(_) => {
@@ -258,19 +304,21 @@ impl Names {
             }
             What::Absent => return Err(Error::NotFound),
         };
-        let attr = self.attr(ino, &fact.what).ok_or(Error::NotFound)?;
+        let attr = self.attr(ino, path.as_bytes(), &fact.what).ok_or(Error::NotFound)?;
         Ok(Entry { attr, ttl: self.cache.remaining(fact.entry_until()) })
     }
 
     /// A name that has become the other kind is another inode: this one is gone.
-    fn attributes(&self, ino: Inode, kind: Kind, fact: &Fact) -> Result<(Attr, Duration)> {
-        let attr = self.attr(ino, &fact.what).filter(|attr| attr.kind == kind).ok_or(Error::NotFound)?;
+    fn attributes(&self, ino: Inode, node: &Node, fact: &Fact) -> Result<(Attr, Duration)> {
+        let is_directory = node.kind() == Kind::Directory;
+        let attr = self.attr(ino, path_of(node), &fact.what);
+        let attr = attr.filter(|attr| (attr.kind == Kind::Directory) == is_directory).ok_or(Error::NotFound)?;
         Ok((attr, self.cache.remaining(fact.until)))
     }
 }
 
 /// The key without the `/` of a directory: what the stat cache calls it.
-fn path_of(node: &Node) -> &[u8] {
+pub(super) fn path_of(node: &Node) -> &[u8] {
     let key = node.key.as_bytes();
     key.strip_suffix(b"/").unwrap_or(key)
 }

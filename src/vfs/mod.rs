@@ -2,8 +2,12 @@
 //! kernel's protocol. [`Names`] is the door: the inode table, the stat cache and the probe of the store stand behind it.
 
 mod attr;
+mod changes;
+mod commit;
 mod dir_page;
 mod directory;
+mod drafts;
+mod edits;
 mod error;
 mod fact;
 mod files;
@@ -12,16 +16,23 @@ mod hidden;
 mod inodes;
 mod listing;
 mod lookup;
+mod namespace;
 mod next_files;
 mod options;
+mod own;
+mod posix;
 mod probe;
+mod rename;
+mod setattr;
 mod stat_cache;
 mod succession;
 mod walk;
+mod xattr;
 
 pub use attr::{Attr, Entry};
 pub use dir_page::{DirItem, DirPage};
 pub use directory::DirHandle;
+pub use edits::{Access, Caller, Edits, Tracked};
 pub use error::{Error, Result};
 pub use files::{Files, HandleId, OpenFile, Opened, Read};
 pub use inodes::{Inode, Kind};
@@ -30,3 +41,5 @@ pub use inodes::{Inode, Kind};
 pub use listing::{DirEntry, Merge};
 pub use lookup::Names;
 pub use options::Options;
+pub use own::NewAttributes;
+pub use setattr::SetAttributes;

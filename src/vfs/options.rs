@@ -15,6 +15,10 @@ pub struct Options {
     pub negative_ttl: Duration,
     /// Take attributes from the listing; off: one HEAD per entry.
     pub readdir_optimize: bool,
+    /// Owner, mode and modification time are kept in the metadata of objects; takes one HEAD per entry.
+    pub posix_attributes: bool,
+    /// Most objects that are renamed with a directory.
+    pub rename_limit: usize,
     pub uid: u32,
     pub gid: u32,
     /// Permission bits of files, before `umask`.
@@ -33,6 +37,8 @@ impl Default for Options {
             stat_cache_ttl: Duration::from_secs(60),
             negative_ttl: Duration::from_secs(1),
             readdir_optimize: true,
+            posix_attributes: false,
+            rename_limit: 100_000,
             uid: 0,
             gid: 0,
             file_mode: 0o644,

@@ -13,8 +13,9 @@ use super::fact::{Fact, What};
 use super::flight::Flights;
 use super::hidden::Hidden;
 use super::listing::FileFacts;
+use super::posix;
 use super::stat_cache::StatCache;
-use crate::store::{self, ErrorKind, Key, ListRequest, ObjectMeta, ObjectStore};
+use crate::store::{self, ErrorKind, Key, ListRequest, ObjectMeta, ObjectStore, SYMLINK_SIZE};
 
 type Answers = Flights<Result<Fact>>;
 
@@ -24,6 +25,8 @@ pub struct Probe {
     store: Arc<dyn ObjectStore>,
     cache: StatCache,
     hidden: Arc<Hidden>,
+    /// Attributes are kept in the metadata of objects.
+    posix: bool,
     names: Answers,
     objects: Answers,
     refreshes: Answers,
@@ -32,25 +35,27 @@ pub struct Probe {
 
 impl Probe {
     /// Asks `store` and fills `cache`.
-    pub fn new(store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>) -> Self {
+    pub fn new(store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>, posix: bool) -> Self {
         let [names, objects, refreshes, directories] = [(); 4].map(|()| Answers::default());
-        Self { store, cache, hidden, names, objects, refreshes, directories }
+        Self { store, cache, hidden, posix, names, objects, refreshes, directories }
     }
 
     /// What `path` stands for: HEAD of the object and LIST of what is below it, side by side.
     pub async fn name(&self, path: &Key) -> Result<Fact> {
         let answer = self.names.join(path, || {
             let (store, cache, hidden, path) = (self.store.clone(), self.cache.clone(), self.hidden.clone(), path.clone());
+            let posix = self.posix;
             async move {
                 if let Some(fact) = cache.name(path.as_bytes()) {
                     return Ok(fact);
                 }
                 let directory = path.join(b"/");
-                let (object, below) = join!(store.head(&path), first_below(&*store, &directory));
+                let asked = Instant::now();
+                let (object, below) = join!(facts(&*store, &path, posix), first_below(&*store, &directory));
                 if let (Ok(_), Ok(Some(_))) = (&object, &below) {
                     hidden.note(&path);
                 }
-                Ok(cache.learn_name(&path, verdict(object, below, &directory)?))
+                Ok(cache.learn_name(&path, verdict(object, below, &directory)?, asked))
             }
         });
         answer.await
@@ -60,11 +65,11 @@ impl Probe {
     /// the caller believe that no directory hides it.
     pub async fn object(&self, path: &Key, named_until: Option<Instant>) -> Result<Fact> {
         let answer = self.objects.join(path, || {
-            let (store, cache, path) = (self.store.clone(), self.cache.clone(), path.clone());
+            let (store, cache, path, posix) = (self.store.clone(), self.cache.clone(), path.clone(), self.posix);
             async move {
                 match cache.object(path.as_bytes()) {
                     Some(fact) if matches!(&fact.what, What::File(facts) if facts.names_version()) => Ok(fact),
-                    _ => head(&*store, &cache, &path, named_until).await,
+                    _ => head(&*store, &cache, &path, named_until, posix).await,
                 }
             }
         });
@@ -75,8 +80,8 @@ impl Probe {
     /// that was sent before the caller noticed that the object changed.
     pub async fn refresh(&self, path: &Key) -> Result<Fact> {
         let answer = self.refreshes.join(path, || {
-            let (store, cache, path) = (self.store.clone(), self.cache.clone(), path.clone());
-            async move { head(&*store, &cache, &path, None).await }
+            let (store, cache, path, posix) = (self.store.clone(), self.cache.clone(), path.clone(), self.posix);
+            async move { head(&*store, &cache, &path, None, posix).await }
         });
         answer.await
     }
@@ -88,9 +93,10 @@ impl Probe {
             async move {
                 let bytes = directory.as_bytes();
                 let path = Key::from(bytes.strip_suffix(b"/").unwrap_or(bytes));
+                let asked = Instant::now();
                 match first_below(&*store, &directory).await? {
-                    Some(first) => Ok(cache.learn_name(&path, What::Directory(marker_time(&first, &directory)))),
-                    None => Ok(cache.learn_object(&path, None, None)),
+                    Some(first) => Ok(cache.learn_name(&path, What::Directory(marker_time(&first, &directory)), asked)),
+                    None => Ok(cache.learn_object(&path, None, None, asked)),
                 }
             }
         });
@@ -98,10 +104,24 @@ impl Probe {
     }
 }
 
-async fn head(store: &dyn ObjectStore, cache: &StatCache, path: &Key, named_until: Option<Instant>) -> Result<Fact> {
-    match store.head(path).await {
-        Ok(meta) => Ok(cache.learn_object(path, Some(FileFacts::from(&meta)), named_until)),
-        Err(error) if error.kind == ErrorKind::NotFound => Ok(cache.learn_object(path, None, None)),
+/// What the object at `path` is: by a HEAD that tells everything where attributes are kept with it, or where its size says that it may be a
+/// symbolic link.
+async fn facts(store: &dyn ObjectStore, path: &Key, posix: bool) -> store::Result<FileFacts> {
+    if posix {
+        return store.details(path).await.map(|details| posix::facts(&details, true));
+    }
+    let meta = store.head(path).await?;
+    if meta.size == SYMLINK_SIZE {
+        return store.details(path).await.map(|details| posix::facts(&details, false));
+    }
+    Ok(FileFacts::from(&meta))
+}
+
+async fn head(store: &dyn ObjectStore, cache: &StatCache, path: &Key, named_until: Option<Instant>, posix: bool) -> Result<Fact> {
+    let asked = Instant::now();
+    match facts(store, path, posix).await {
+        Ok(facts) => Ok(cache.learn_object(path, Some(facts), named_until, asked)),
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(cache.learn_object(path, None, None, asked)),
         Err(error) => Err(error.into()),
     }
 }
@@ -122,12 +142,12 @@ async fn first_below(store: &dyn ObjectStore, directory: &Key) -> store::Result<
 }
 
 /// The directory wins. Without the right to list an object can still be served, though a directory may hide it.
-fn verdict(object: store::Result<ObjectMeta>, below: store::Result<Option<ObjectMeta>>, directory: &Key) -> Result<What> {
+fn verdict(object: store::Result<FileFacts>, below: store::Result<Option<ObjectMeta>>, directory: &Key) -> Result<What> {
     match (below, object) {
         (Ok(Some(first)), _) => Ok(What::Directory(marker_time(&first, directory))),
-        (Ok(None), Ok(meta)) => Ok(What::File(FileFacts::from(&meta))),
+        (Ok(None), Ok(facts)) => Ok(What::File(facts)),
         (Ok(None), Err(error)) if error.kind == ErrorKind::NotFound => Ok(What::Absent),
-        (Err(error), Ok(meta)) if error.kind == ErrorKind::AccessDenied => Ok(What::File(FileFacts::from(&meta))),
+        (Err(error), Ok(facts)) if error.kind == ErrorKind::AccessDenied => Ok(What::File(facts)),
         (Err(error), _) | (Ok(None), Err(error)) => Err(Error::Store(error)),
     }
 }
@@ -154,17 +174,18 @@ mod tests {
     fn the_two_answers_make_one_verdict() {
         let file = || What::File(FileFacts::from(&meta("a")));
         let directory = Key::from("a/");
+        let object = || FileFacts::from(&meta("a"));
         let verdict = |object, below| verdict(object, below, &directory).map_err(|e| e.errno());
         let absent = || failed(ErrorKind::NotFound, Op::Head);
-        assert_eq!(verdict(Ok(meta("a")), Ok(None)), Ok(file()));
-        assert_eq!(verdict(Ok(meta("a")), Ok(Some(meta("a/b")))), Ok(What::Directory(None)));
+        assert_eq!(verdict(Ok(object()), Ok(None)), Ok(file()));
+        assert_eq!(verdict(Ok(object()), Ok(Some(meta("a/b")))), Ok(What::Directory(None)));
         assert_eq!(verdict(absent(), Ok(Some(meta("a/")))), Ok(What::Directory(Some(SystemTime::UNIX_EPOCH))));
         assert_eq!(verdict(absent(), Ok(None)), Ok(What::Absent));
         assert_eq!(verdict(failed(ErrorKind::Timeout, Op::Head), Ok(Some(meta("a/b")))), Ok(What::Directory(None)));
         assert_eq!(verdict(failed(ErrorKind::Timeout, Op::Head), Ok(None)), Err(libc::EIO));
-        assert_eq!(verdict(Ok(meta("a")), failed(ErrorKind::AccessDenied, Op::List)), Ok(file()));
+        assert_eq!(verdict(Ok(object()), failed(ErrorKind::AccessDenied, Op::List)), Ok(file()));
         assert_eq!(verdict(absent(), failed(ErrorKind::AccessDenied, Op::List)), Err(libc::EACCES));
-        assert_eq!(verdict(Ok(meta("a")), failed(ErrorKind::Timeout, Op::List)), Err(libc::EIO));
+        assert_eq!(verdict(Ok(object()), failed(ErrorKind::Timeout, Op::List)), Err(libc::EIO));
         assert_eq!(verdict(absent(), failed(ErrorKind::NoSuchBucket, Op::List)), Err(libc::EIO));
     }
 }

@@ -2,6 +2,7 @@
 //! the deadline it was born with, however often it is looked at; of two things known about a name the newer one
 //! decides, even when it has expired, so nothing comes back to life.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +16,12 @@ use super::fact::{Fact, Listing, What};
 use super::listing::{DirEntry, FileFacts};
 use crate::store::Key;
 
+/// Directories whose last change is remembered at least for [`LONGEST_WALK`] when there are more of them.
+const CHANGED: usize = 4096;
+
+/// A listing that takes longer may be kept although it lacks a change of this mount from before that.
+const LONGEST_WALK: Duration = Duration::from_secs(600);
+
 /// The cache. Clones share their contents.
 #[derive(Clone, Debug)]
 pub struct StatCache {
@@ -22,6 +29,8 @@ pub struct StatCache {
     facts: Option<Cache<Key, Fact>>,
     /// Whole directories: at most `size` entries in all of them together.
     listings: Option<Cache<Key, Arc<Listing>>>,
+    /// Directories that this mount changed, and when.
+    changed: Arc<Mutex<HashMap<Key, Instant>>>,
     /// When something was learnt by name for the last time.
     named: Arc<Mutex<Option<Instant>>>,
     size: u64,
@@ -41,12 +50,13 @@ impl StatCache {
         let listings = || Cache::builder().max_capacity(size).eviction_policy(EvictionPolicy::lru()).weigher(weight).build();
         Self {
             facts: enabled.then(facts),
+            changed: Arc::default(),
             named: Arc::default(),
             listings: enabled.then(listings),
             size,
             ttl: if enabled { options.stat_cache_ttl } else { Duration::ZERO },
             negative_ttl: if enabled { options.negative_ttl } else { Duration::ZERO },
-            readdir_optimize: options.readdir_optimize,
+            readdir_optimize: options.readdir_optimize && !options.posix_attributes,
         }
     }
 
@@ -70,17 +80,15 @@ impl StatCache {
         later(learnt, self.ttl)
     }
 
-    /// Object and directory were both asked for: this is what the name stands for.
-    pub fn learn_name(&self, path: &Key, what: What) -> Fact {
-        let learnt = Instant::now();
+    /// Object and directory were both asked for at `learnt`, or changed by this mount then: this is what the name stands for.
+    pub fn learn_name(&self, path: &Key, what: What, learnt: Instant) -> Fact {
         let until = self.deadline(&what, learnt);
         self.insert(path, Fact { what, learnt, until, named_until: until })
     }
 
-    /// Only the object was asked for. The name is believed to be a file for as long as before, or until `named_until`
+    /// Only the object was asked for, at `learnt`. The name is believed to be a file for as long as before, or until `named_until`
     /// when the caller knows from a listing.
-    pub fn learn_object(&self, path: &Key, file: Option<FileFacts>, named_until: Option<Instant>) -> Fact {
-        let learnt = Instant::now();
+    pub fn learn_object(&self, path: &Key, file: Option<FileFacts>, named_until: Option<Instant>, learnt: Instant) -> Fact {
         let what = file.map_or(What::Absent, What::File);
         let named_until = match (&what, self.newest(path.as_bytes())) {
             (What::Absent | What::Directory(_), _) => None,
@@ -141,8 +149,10 @@ impl StatCache {
 
     /// All of a directory was listed.
     pub fn learn_listing(&self, directory: &Key, listing: Arc<Listing>) {
+        let is_old = self.changed.lock().get(directory).is_some_and(|&changed| changed >= listing.learnt);
         if let Some(listings) = &self.listings
             && listing.len <= self.size()
+            && !is_old
         {
             listings.insert(directory.clone(), listing);
         }
@@ -160,6 +170,19 @@ impl StatCache {
             facts.invalidate(path);
         }
         self.forget_dir(split(path).0);
+    }
+
+    /// This mount changed an entry of `directory`: listings of it that were asked for before are not believed.
+    pub fn on_change(&self, directory: &Key) {
+        let now = Instant::now();
+        {
+            let mut changed = self.changed.lock();
+            if changed.len() >= CHANGED {
+                changed.retain(|_, &mut at| now.duration_since(at) < LONGEST_WALK);
+            }
+            changed.insert(directory.clone(), now);
+        }
+        self.forget_dir(directory.as_bytes());
     }
 
     /// The entries of a directory are not known any more.
@@ -205,11 +228,13 @@ impl StatCache {
 
     fn insert(&self, path: &Key, fact: Fact) -> Fact {
         if let Some(facts) = &self.facts {
-            // First, so that no reply is made from a listing which the fact that is there already makes old.
-            {
-                let mut named = self.named.lock();
-                *named = (*named).max(Some(fact.learnt));
+            // First, so that no reply is made from a listing which the fact that is there already makes old. Held, so that of two
+            // answers the one that was asked for later stays, whichever comes last.
+            let mut named = self.named.lock();
+            if let Some(newer) = facts.get(path).filter(|known| known.learnt > fact.learnt) {
+                return newer;
             }
+            *named = (*named).max(Some(fact.learnt));
             facts.insert(path.clone(), fact.clone());
         }
         fact
@@ -251,7 +276,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn file(size: u64) -> FileFacts {
-        FileFacts { size, etag: ETag::from("\"e\""), modified: SystemTime::UNIX_EPOCH }
+        FileFacts { size, etag: ETag::from("\"e\""), modified: SystemTime::UNIX_EPOCH, extra: None }
     }
 
     fn listing(names: &[&str]) -> Arc<Listing> {
@@ -270,8 +295,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_hit_never_extends_a_life() {
         let cache = cache(10);
-        cache.learn_name(&Key::from("here"), What::File(file(1)));
-        cache.learn_name(&Key::from("gone"), What::Absent);
+        cache.learn_name(&Key::from("here"), What::File(file(1)), Instant::now());
+        cache.learn_name(&Key::from("gone"), What::Absent, Instant::now());
         for seen in 0..600 {
             let here = cache.name(b"here").expect("believed for 60 s");
             assert_eq!(cache.remaining(here.until), Duration::from_secs(60) - SECOND / 10 * seen);
@@ -287,7 +312,7 @@ mod tests {
         cache.learn_listing(&Key::from("d/"), listing(&["d/x"]));
         assert_eq!(cache.name(b"d/x").map(|f| f.what), Some(What::File(file(9))));
         advance(SECOND).await;
-        cache.learn_name(&Key::from("d/x"), What::Absent);
+        cache.learn_name(&Key::from("d/x"), What::Absent, Instant::now());
         assert_eq!(cache.name(b"d/x").map(|f| f.what), Some(What::Absent));
         advance(SECOND * 2).await;
         assert_eq!(cache.name(b"d/x"), None, "the older listing does not bring it back");
@@ -309,9 +334,9 @@ mod tests {
     async fn asking_for_the_object_alone_does_not_prolong_the_name() {
         let cache = cache(10);
         let path = Key::from("a");
-        cache.learn_name(&path, What::File(file(1)));
+        cache.learn_name(&path, What::File(file(1)), Instant::now());
         advance(SECOND * 59).await;
-        cache.learn_object(&path, Some(file(2)), None);
+        cache.learn_object(&path, Some(file(2)), None, Instant::now());
         advance(SECOND * 2).await;
         assert_eq!(cache.object(b"a").map(|f| f.what), Some(What::File(file(2))));
         assert_eq!(cache.name(b"a"), None);
@@ -321,7 +346,7 @@ mod tests {
     async fn size_bounds_names_and_listed_entries() {
         let cache = cache(3);
         for name in ["a", "b", "c", "d", "e"] {
-            cache.learn_name(&Key::from(name), What::Absent);
+            cache.learn_name(&Key::from(name), What::Absent, Instant::now());
         }
         cache.learn_listing(&Key::from("big/"), listing(&["big/1", "big/2", "big/3", "big/4"]));
         cache.learn_listing(&Key::from("one/"), listing(&["one/1", "one/2"]));
@@ -338,21 +363,21 @@ mod tests {
         let off = [Options { stat_cache_size: 0, ..Options::default() }, Options { stat_cache_ttl: Duration::ZERO, ..Options::default() }];
         for options in off {
             let cache = StatCache::new(&options);
-            let fact = cache.learn_name(&Key::from("a"), What::File(file(1)));
+            let fact = cache.learn_name(&Key::from("a"), What::File(file(1)), Instant::now());
             assert_eq!(cache.remaining(fact.until), Duration::ZERO);
             assert_eq!(cache.name(b"a"), None);
             cache.learn_listing(&Key::from("d/"), listing(&["d/x"]));
             assert!(cache.listing(b"d/").is_none());
         }
         let cache = StatCache::new(&Options { stat_cache_ttl: Duration::MAX, ..Options::default() });
-        cache.learn_name(&Key::from("a"), What::File(file(1)));
+        cache.learn_name(&Key::from("a"), What::File(file(1)), Instant::now());
         assert!(cache.name(b"a").is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn forgetting_a_path_forgets_what_its_directory_says_of_it() {
         let cache = cache(10);
-        cache.learn_name(&Key::from("d/x"), What::File(file(1)));
+        cache.learn_name(&Key::from("d/x"), What::File(file(1)), Instant::now());
         cache.learn_listing(&Key::from("d/"), listing(&["d/x"]));
         cache.forget(b"d/x");
         assert_eq!(cache.object(b"d/x"), None);

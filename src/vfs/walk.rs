@@ -5,9 +5,11 @@
 
 mod state;
 
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 
+use futures::{StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -16,9 +18,9 @@ use tokio::time::Instant;
 use super::error::Result;
 use super::fact::{Page, What};
 use super::hidden::Hidden;
-use super::listing::{DirEntry, Merge};
+use super::listing::{DirEntry, Extra, Merge};
 use super::stat_cache::StatCache;
-use crate::store::{self, ErrorKind, Key, ListPage, ListRequest, ObjectStore, Op};
+use crate::store::{self, ErrorKind, Key, ListPage, ListRequest, ObjectStore, Op, SYMLINK_SIZE};
 use state::{Id, Next, State};
 
 /// What stores give at most.
@@ -27,6 +29,9 @@ const PAGE_KEYS: u16 = 1000;
 /// Kept even when the cache is off: the page being read, the one that was fetched ahead, and the one before, into
 /// which the kernel may step back because it could not hand out all of its last reply.
 const PAGES_KEPT: usize = 3;
+
+/// HEADs in flight for the symbolic links of a page.
+const LINKS_AT_ONCE: usize = 32;
 
 /// Entries from some position on, up to the end of their page.
 #[derive(Clone, Debug)]
@@ -41,12 +46,21 @@ impl Slice {
     }
 }
 
+/// A page that came. What it says was true when it was asked for: since then this mount may have changed it.
+#[derive(Clone, Debug)]
+pub struct Came {
+    pub page: ListPage,
+    pub asked: Instant,
+    /// Which of its objects are symbolic links.
+    pub links: HashMap<Key, Arc<Extra>>,
+}
+
 /// What is at a position.
 #[derive(Debug)]
 pub enum Found {
     Entries(Slice),
-    /// The directory ends before it.
-    End,
+    /// The directory ends before it, after so many entries.
+    End(u64),
     /// It was there and memory has been needed for something else since: only a walk from the start comes by again.
     Dropped,
 }
@@ -128,7 +142,12 @@ impl Walk {
                     walk.state.lock().on_token(id, token, |id, token| walk.ask(id, token));
                 }
             };
+            let asked = Instant::now();
             let answer = store.list_telling(&request, &tell).await.and_then(|page| check_progress(page, &request));
+            let answer = match answer {
+                Ok(page) => Ok(Came { links: links(&*store, &page).await, page, asked }),
+                Err(error) => Err(error),
+            };
             if let Some(walk) = Weak::upgrade(&walk) {
                 walk.on_answer(id, answer);
             }
@@ -137,19 +156,25 @@ impl Walk {
     }
 
     /// Takes a page in, and the one after it if that came before; tells the readers after each.
-    fn on_answer(&self, id: Id, answer: store::Result<ListPage>) {
+    fn on_answer(&self, id: Id, answer: store::Result<Came>) {
         let mut turn = self.state.lock().on_answer(id, answer);
-        while let Some((page, merge)) = turn {
-            turn = self.take_in(page, merge);
+        while let Some((came, merge)) = turn {
+            turn = self.take_in(came, merge);
             self.progress.notify_waiters();
         }
         self.progress.notify_waiters();
     }
 
-    fn take_in(&self, page: ListPage, mut merge: Merge) -> Option<(ListPage, Merge)> {
+    fn take_in(&self, came: Came, mut merge: Merge) -> Option<(Came, Merge)> {
+        let Came { page, asked: learnt, mut links } = came;
         let token = page.next.clone();
-        let learnt = Instant::now();
-        let entries: Arc<[DirEntry]> = merge.on_page(page).into();
+        let mut entries = merge.on_page(page);
+        if !links.is_empty() {
+            for entry in &mut entries {
+                entry.add(links.remove(&entry.key));
+            }
+        }
+        let entries: Arc<[DirEntry]> = entries.into();
         for key in merge.take_conflicts() {
             self.hidden.note(&key);
         }
@@ -164,10 +189,21 @@ impl Walk {
             self.cache.learn_listing(&self.directory, Arc::new(listing));
         }
         if let (Some(time), Some(path)) = (marker, self.directory.as_bytes().strip_suffix(b"/")) {
-            self.cache.learn_name(&Key::from(path), What::Directory(Some(time)));
+            self.cache.learn_name(&Key::from(path), What::Directory(Some(time)), learnt);
         }
         turn
     }
+}
+
+/// The symbolic links of a page: objects whose size says that they may be some are asked for. One that cannot be asked for is shown as a
+/// file, as it is to every other client.
+async fn links(store: &dyn ObjectStore, page: &ListPage) -> HashMap<Key, Arc<Extra>> {
+    let candidates: Vec<Key> = page.objects.iter().filter(|object| object.size == SYMLINK_SIZE).map(|object| object.key.clone()).collect();
+    let asked = stream::iter(candidates).map(|key| async move {
+        let link = store.details(&key).await.ok()?.symlink?;
+        Some((key, Arc::new(Extra { link: Some(link), ..Extra::default() })))
+    });
+    asked.buffer_unordered(LINKS_AT_ONCE).filter_map(|link| async { link }).collect().await
 }
 
 /// A token that leads back to the same page would make a directory that never ends.

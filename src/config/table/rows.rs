@@ -25,8 +25,8 @@ const NAMES: Spec = Spec { group: "Metadata", ..ROW };
 const REQUESTS: Spec = Spec { group: "Requests", ..ROW };
 const MOUNT: Spec = Spec { group: "Mount", ..ROW };
 const LOG: Spec = Spec { group: "Log and daemon", ..ROW };
-const WRITE: Spec = Spec { group: "Writing", status: later("it mounts read-only", &[]), ..ROW };
-const DISK: Spec = Spec { group: "Disk", status: later("it keeps nothing on disk", &["0"]), ..ROW };
+const WRITE: Spec = Spec { group: "Writing", ..ROW };
+const DISK: Spec = Spec { group: "Disk", ..ROW };
 
 const fn later(why: &'static str, neutral: &'static [&'static str]) -> Status {
     Status::Later { why, neutral }
@@ -60,7 +60,7 @@ const MEMORY: Kind = Kind::Size { min: ByteSize::mib(16), max: ByteSize::gib(163
 const DISK_SIZE: Kind = size(ByteSize::bytes(0), ByteSize::gib(1 << 20));
 const DISK_FREE: Kind =
     Kind::Size { min: ByteSize::bytes(0), max: ByteSize::gib(1 << 20), step: ByteSize::bytes(1), bare_max: 1 << 30, auto: false };
-const PART_SIZE: Kind = size(ByteSize::kib(100), ByteSize::gib(5));
+const PART_SIZE: Kind = size(ByteSize::mib(5), ByteSize::gib(1));
 
 /// Every option.
 pub static OPTIONS: &[Spec] = &[
@@ -205,6 +205,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: DISK_SIZE,
         default: Some("0"),
         aliases: &[unit("direct_read_local_file_cache_size_mb", "MiB")],
+        status: later("nothing that is read goes through the disk", &["0"]),
         help: "In hybrid mode, how much of an object goes through the disk before it is read direct",
         ..DISK
     },
@@ -212,7 +213,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "spill-dir",
         kind: Kind::Path,
         aliases: &[same("use_cache"), same("tmpdir"), same("disk_data_cache_dir"), same("temp_dir")],
-        help: "Directory for spilled chunks and staged writes",
+        help: "Directory for staged writes; default: a private one below TMPDIR",
         ..DISK
     },
     Spec {
@@ -220,7 +221,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: DISK_SIZE,
         default: Some("0"),
         aliases: &[same("disk_data_cache_size")],
-        help: "Most bytes kept in it; 0: nothing is spilled",
+        help: "Most bytes kept in it; 0: no bound of its own",
         ..DISK
     },
     Spec {
@@ -277,8 +278,17 @@ pub static OPTIONS: &[Spec] = &[
         name: "posix-attributes",
         kind: Kind::Flag,
         default: Some("false"),
-        status: later("owner, mode and mtime are not kept in object metadata", &["false"]),
+        ossfs: Some("true"),
         help: "Keep owner, mode and mtime in object metadata",
+        ..NAMES
+    },
+    Spec {
+        name: "rename-limit",
+        kind: count(1, 100_000_000),
+        default: Some("100000"),
+        ossfs2: Some("2000000"),
+        aliases: &[same("rename_dir_limit")],
+        help: "Most objects that are renamed with a directory; above it nothing is moved and the error is EMFILE",
         ..NAMES
     },
     Spec {
@@ -316,34 +326,51 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "upload-part-size",
         kind: PART_SIZE,
+        default: Some("8MiB"),
+        ossfs: Some("10MiB"),
         aliases: &[unit("multipart_size", "MiB"), unit("upload_buffer_size", "B")],
-        help: "Part size of uploads",
+        help: "Part size of uploads; it grows with the file so that 10,000 parts hold it",
         ..WRITE
     },
-    Spec { name: "upload-concurrency", kind: count(1, 4096), aliases: &[same("parallel_count")], help: "Parts uploaded at once", ..WRITE },
+    Spec {
+        name: "upload-concurrency",
+        kind: count(1, 1024),
+        default: Some("16"),
+        ossfs: Some("5"),
+        ossfs2: Some("64"),
+        aliases: &[same("parallel_count")],
+        help: "Parts of one file uploaded at once; of all files together at most 64, or as many as this",
+        ..WRITE
+    },
     Spec {
         name: "sse",
         aliases: &[Alias { word: "use_sse", rule: Rule::OrElse("on") }],
-        help: "Server-side encryption of what is written",
+        help: "Server-side encryption of what is written: on (AES256), kms, or kmsid:KEY",
         ..WRITE
     },
-    Spec { name: "sse-key-id", help: "Key of the server-side encryption", ..WRITE },
-    Spec { name: "storage-class", help: "Storage class of what is written", ..WRITE },
-    Spec { name: "acl", aliases: &[same("default_acl")], help: "Access list of what is written", ..WRITE },
+    Spec { name: "sse-key-id", help: "Key of the server-side encryption with kms", ..WRITE },
+    Spec { name: "storage-class", help: "Storage class of what is written, as the store calls it", ..WRITE },
+    Spec { name: "acl", aliases: &[same("default_acl")], help: "Canned access list of what is written, such as private", ..WRITE },
     Spec {
         name: "requester-pays",
         kind: Kind::Flag,
         default: Some("false"),
-        status: later("requests are sent without the requester-pays header", &["false"]),
         help: "Pay for requests to a bucket of somebody else",
         ..WRITE
     },
     Spec {
         name: "read-only",
         kind: Kind::Flag,
-        default: Some("true"),
+        default: Some("false"),
         aliases: &[same("ro"), Alias { word: "rw", rule: Rule::Opposite }],
-        help: "Refuse writes; rw is accepted, but this version always mounts read-only",
+        help: "Refuse everything that would change the bucket",
+        ..MOUNT
+    },
+    Spec {
+        name: "drain-timeout",
+        kind: time(0, 86_400),
+        default: Some("25s"),
+        help: "How long files that are being written are waited for before the mount ends",
         ..MOUNT
     },
     Spec { name: "uid", kind: count(0, u32::MAX as u64 - 1), help: "Owner of all files; default: the mounting user", ..MOUNT },

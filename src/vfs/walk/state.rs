@@ -9,8 +9,8 @@ use std::sync::Arc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::{Found, PAGES_KEPT, Slice};
-use crate::store::{self, ListPage};
+use super::{Came, Found, PAGES_KEPT, Slice};
+use crate::store;
 use crate::vfs::error::Error;
 use crate::vfs::fact::{Listing, Page};
 use crate::vfs::listing::Merge;
@@ -70,7 +70,7 @@ pub struct Asked {
     /// The token of the page after it.
     told: Option<String>,
     /// Its answer, when it came before that of the page before.
-    answer: Option<store::Result<ListPage>>,
+    answer: Option<store::Result<Came>>,
     _task: AbortOnDrop,
 }
 
@@ -97,7 +97,7 @@ impl State {
         let awaited = found.is_none();
         let at_the_end = match &found {
             Some(Found::Entries(slice)) => self.is_last(slice),
-            Some(Found::End | Found::Dropped) => false,
+            Some(Found::End(_) | Found::Dropped) => false,
             None => true,
         };
         if at_the_end {
@@ -144,7 +144,7 @@ impl State {
 
     /// The answer to request `id`. Gives back what it takes to take it in, when its turn has come: then
     /// [`on_merged`](Self::on_merged) follows. An error ends the walk until it is asked again.
-    pub fn on_answer(&mut self, id: Id, answer: store::Result<ListPage>) -> Option<(ListPage, Merge)> {
+    pub fn on_answer(&mut self, id: Id, answer: store::Result<Came>) -> Option<(Came, Merge)> {
         match mem::replace(&mut self.next, Next::End) {
             Next::UnderWay(under_way) if under_way.asked.id == id => self.take(*under_way, answer),
             mut next => {
@@ -164,7 +164,7 @@ impl State {
 
     /// The page that [`on_answer`](Self::on_answer) gave out is taken in; `token` leads to the one after it. When that has
     /// come in the meantime it is given out as well.
-    pub fn on_merged(&mut self, page: Page, keep: usize, token: Option<String>, merge: Merge) -> Option<(ListPage, Merge)> {
+    pub fn on_merged(&mut self, page: Page, keep: usize, token: Option<String>, merge: Merge) -> Option<(Came, Merge)> {
         self.push(page);
         self.drop_pages(keep);
         let next = mem::replace(&mut self.next, Next::End);
@@ -199,7 +199,7 @@ impl State {
             }
             skip -= len;
         }
-        matches!(self.next, Next::End).then_some(Found::End)
+        matches!(self.next, Next::End).then(|| Found::End(self.dropped + self.kept as u64))
     }
 
     /// The page on which `name` would stand, of those that are there.
@@ -227,7 +227,7 @@ impl State {
         }
     }
 
-    fn take(&mut self, under_way: UnderWay, answer: store::Result<ListPage>) -> Option<(ListPage, Merge)> {
+    fn take(&mut self, under_way: UnderWay, answer: store::Result<Came>) -> Option<(Came, Merge)> {
         let UnderWay { asked, merge, ahead, .. } = under_way;
         match answer {
             Ok(page) => {

@@ -1,7 +1,8 @@
 use std::cell::RefCell;
+use std::collections::HashMap;
 
 use super::*;
-use crate::store::{ETag, ErrorKind, Key, ObjectMeta, Op};
+use crate::store::{ETag, ErrorKind, Key, ListPage, ObjectMeta, Op};
 
 /// A walk without a store: what it asks for is written down, what it is told comes from the test.
 struct Paper {
@@ -31,8 +32,8 @@ impl Paper {
         let object = ObjectMeta { key: Key::from(name), size: 1, etag: ETag::from("\"e\""), modified };
         let id = self.asked.borrow()[request].0;
         let page = ListPage { objects: vec![object], prefixes: vec![], next: next.map(Into::into) };
-        let mut turn = self.state.on_answer(id, Ok(page));
-        while let Some((page, mut merge)) = turn {
+        let mut turn = self.state.on_answer(id, Ok(Came { page, asked: Instant::now(), links: HashMap::new() }));
+        while let Some((Came { page, .. }, mut merge)) = turn {
             let token = page.next.clone();
             let entries = merge.on_page(page).into();
             turn = self.state.on_merged(Page { entries, learnt: Instant::now() }, 1000, token, merge);

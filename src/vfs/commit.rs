@@ -1,0 +1,121 @@
+//! How what was written gets into the bucket: at close, at fsync, when the last writer goes, and before the mount ends. It uploads
+//! nothing itself. Invariant: a draft leaves the list only when its content is in the store or was given up, and after a commit
+//! everyone sees the new version.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::drafts::Draft;
+use super::edits::Edits;
+use super::listing::FileFacts;
+use super::{Error, Result, posix};
+use crate::store::{Condition, ErrorKind, Key};
+use crate::writer::{Outcome, WriteError};
+
+/// How often is looked whether writers have come to an end.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Edits {
+    /// Puts the content of `draft` into the store, if it is not there already.
+    ///
+    /// # Errors
+    /// Why it is not there now. The store still has the version from before.
+    pub(super) async fn commit(&self, draft: &Draft) -> Result<()> {
+        let _turn = draft.turn.lock().await;
+        self.commit_in_turn(draft).await
+    }
+
+    pub(super) async fn commit_in_turn(&self, draft: &Draft) -> Result<()> {
+        if draft.is_unlinked() || !draft.content.is_dirty() {
+            return Ok(());
+        }
+        let key = draft.key();
+        if self.names.options.posix_attributes {
+            let own = self.names.own.get(key.as_bytes(), None);
+            draft.content.set_headers(posix::headers(self.headers_for(&key), &own, &self.names.options, false));
+        }
+        let condition = if draft.is_exclusive() { Condition::Absent } else { Condition::Any };
+        match draft.content.commit(condition).await {
+            Ok(None) => Ok(()),
+            Ok(Some(meta)) => {
+                draft.on_commit(&meta);
+                self.names.own.on_commit(&meta.key, &meta.etag);
+                let mut facts = FileFacts::from(&meta);
+                if self.names.options.posix_attributes {
+                    let own = self.names.own.get(key.as_bytes(), Some(&meta.etag));
+                    facts = posix::with(facts, &own, &self.names.options);
+                }
+                self.names.on_file(&meta.key, facts);
+                self.files.on_commit(draft.ino, &meta.etag);
+                Ok(())
+            }
+            Err(WriteError::Store(error)) if error.kind == ErrorKind::Replaced && draft.is_exclusive() => Err(Error::Exists),
+            Err(error) => {
+                draft.on_failure();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Nobody writes to `draft` any more.
+    pub(super) async fn end(&self, draft: &Draft) {
+        let _turn = draft.turn.lock().await;
+        if self.has_writers(draft.ino) {
+            return;
+        }
+        // What a close was told has failed is not tried again behind its back: who was told may have written it elsewhere by now.
+        if !draft.is_unlinked()
+            && !draft.has_failed()
+            && let Err(error) = self.commit_in_turn(draft).await
+        {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::error!(key = %draft.key(), %error, cause, "a file that was written is lost: no close could be told");
+        }
+        if draft.content.is_dirty() {
+            draft.content.discard().await;
+        }
+        self.names.drafts.remove(draft);
+    }
+
+    /// Takes care of what a mount that was killed had staged on the disk: it is uploaded where nobody has written since, else it stays
+    /// and is named in the log.
+    pub async fn recover(&self) {
+        for found in self.writer.recover().await {
+            let (key, path) = (found.key.map_or_else(|| "unknown".to_owned(), |key| key.to_string()), found.path);
+            match found.outcome {
+                Outcome::Uploaded(meta) => {
+                    tracing::warn!(key, "a mount was killed while it uploaded this file: it is in the bucket now");
+                    self.names.on_file(&meta.key, FileFacts::from(&meta));
+                }
+                Outcome::Kept(why) => {
+                    tracing::warn!(key, path = %path.display(), why, "a mount was killed before this file was in the bucket: its bytes are kept");
+                }
+            }
+        }
+    }
+
+    /// Waits until nothing is being written any more, at most for `time`; what is not in the bucket then is given up. Returns the
+    /// names of those files.
+    pub async fn drain(&self, time: Duration) -> Vec<Key> {
+        self.close_for_writing();
+        let deadline = Instant::now() + time;
+        while !self.names.drafts.is_empty() && Instant::now() < deadline {
+            tokio::time::sleep(LOOK).await;
+        }
+        let mut lost = Vec::new();
+        for draft in self.names.drafts.all() {
+            if !draft.is_unlinked() && draft.content.is_dirty() {
+                lost.push(draft.key());
+            }
+            draft.content.discard().await;
+            self.names.drafts.remove(&draft);
+        }
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
+        if tokio::time::timeout(left, async { futures::join!(self.writer.settle(), self.store.settle()) }).await.is_err() {
+            tracing::warn!("unfinished uploads may be left in the bucket: see them with \"windlass mpu list\"");
+        }
+        lost.sort();
+        lost
+    }
+}

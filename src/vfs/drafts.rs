@@ -1,0 +1,286 @@
+//! Files whose content is being changed through this mount: which there are, under which inode and name, and what stat shows of
+//! them. It sends nothing. Invariant: as long as a draft is listed here it decides what its name and its inode show; one name and one
+//! inode have at most one draft.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::inodes::Inode;
+use super::listing::FileFacts;
+use crate::store::{ETag, Key, ObjectMeta};
+use crate::writer::Content;
+
+/// A file that is being changed.
+#[derive(Debug)]
+pub struct Draft {
+    pub ino: Inode,
+    pub content: Arc<Content>,
+    state: Mutex<State>,
+    /// Held by who commits, ends or renames it: these take their time and come one after the other.
+    pub turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    key: Key,
+    /// What the store has under the key: the version that is edited or replaced, then the last that was committed.
+    committed: Option<ObjectMeta>,
+    /// It replaces all of an older version, which others go on reading until it is committed.
+    replaces: bool,
+    /// Nothing may be there when it is committed for the first time (O_EXCL).
+    exclusive: bool,
+    /// Its name is gone: nothing is committed any more.
+    unlinked: bool,
+    /// It was written to since it was opened.
+    written: bool,
+    /// A close that had nothing to write has gone by.
+    idle_close: bool,
+    /// A descriptor was closed since it was written to: its handle may be about to go.
+    closed: bool,
+    /// The last commit failed, and somebody was told.
+    failed: bool,
+    modified: SystemTime,
+}
+
+/// How a draft begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beginning {
+    /// A name that was not there.
+    New { exclusive: bool },
+    /// Nothing is kept of the version that is there.
+    Replace,
+    /// Changes to the version that is there.
+    Edit,
+}
+
+impl Draft {
+    pub fn new(ino: Inode, key: Key, content: Arc<Content>, beginning: Beginning, committed: Option<ObjectMeta>) -> Arc<Self> {
+        let modified = match (&committed, beginning) {
+            (Some(meta), Beginning::Edit) => meta.modified,
+            _ => SystemTime::now(),
+        };
+        let state = State {
+            key,
+            committed,
+            replaces: beginning == Beginning::Replace,
+            exclusive: beginning == Beginning::New { exclusive: true },
+            unlinked: false,
+            written: false,
+            idle_close: false,
+            closed: false,
+            failed: false,
+            modified,
+        };
+        Arc::new(Self { ino, content, state: Mutex::new(state), turn: tokio::sync::Mutex::new(()) })
+    }
+
+    pub fn key(&self) -> Key {
+        self.state.lock().key.clone()
+    }
+
+    /// What the store has under its name: what was committed last, also when that was not asked for, or what it replaces.
+    pub fn committed(&self) -> Option<ObjectMeta> {
+        let state = self.state.lock();
+        self.content.stored().filter(|stored| stored.key == state.key).or_else(|| state.committed.clone())
+    }
+
+    /// Whether those who did not open it for writing still read the version that it replaces.
+    pub fn is_hidden_from_readers(&self) -> bool {
+        self.state.lock().replaces
+    }
+
+    /// Whether the bucket has nothing under its name.
+    pub fn is_new(&self) -> bool {
+        self.state.lock().committed.is_none()
+    }
+
+    pub fn is_exclusive(&self) -> bool {
+        self.state.lock().exclusive
+    }
+
+    pub fn is_unlinked(&self) -> bool {
+        self.state.lock().unlinked
+    }
+
+    pub fn on_write(&self) {
+        let mut state = self.state.lock();
+        state.modified = SystemTime::now();
+        state.written = true;
+        state.closed = false;
+    }
+
+    /// All of what was committed is about to be replaced.
+    pub fn on_replace(&self) {
+        let mut state = self.state.lock();
+        state.replaces = state.committed.is_some();
+    }
+
+    /// A descriptor of it was closed.
+    pub fn on_close(&self) {
+        self.state.lock().closed = true;
+    }
+
+    /// Whether whoever writes to it may be done: the kernel tells that the last descriptor is gone after close(2) has returned.
+    pub fn may_be_over(&self) -> bool {
+        self.state.lock().closed
+    }
+
+    /// Whether a close has to commit it. The first close of a file that was opened empty and not written may be that of a shell
+    /// which has just duplicated the descriptor: committing it would replace the old content before there is new.
+    pub fn wants_commit(&self) -> bool {
+        if !self.content.is_dirty() {
+            return false;
+        }
+        let mut state = self.state.lock();
+        let may_wait = !state.written && !state.exclusive && !state.idle_close && self.content.size() == 0;
+        state.idle_close |= may_wait;
+        !may_wait
+    }
+
+    /// It is in the store as `meta`.
+    pub fn on_commit(&self, meta: &ObjectMeta) {
+        let mut state = self.state.lock();
+        state.committed = Some(meta.clone());
+        state.replaces = false;
+        state.exclusive = false;
+        state.failed = false;
+        state.modified = meta.modified;
+    }
+
+    /// It could not be put into the store.
+    pub fn on_failure(&self) {
+        self.state.lock().failed = true;
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.state.lock().failed
+    }
+
+    fn on_rename(&self, key: Key, committed: Option<ObjectMeta>) {
+        let mut state = self.state.lock();
+        state.key = key;
+        state.committed = committed;
+        state.exclusive = false;
+    }
+
+    /// What stat shows of it. The etag is empty: there is no version of this content yet.
+    pub fn facts(&self) -> FileFacts {
+        let state = self.state.lock();
+        FileFacts { size: self.content.size(), etag: ETag::from(""), modified: state.modified, extra: None }
+    }
+}
+
+/// All drafts of a mount.
+#[derive(Debug, Default)]
+pub struct Drafts {
+    count: AtomicUsize,
+    all: RwLock<Index>,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    by_ino: HashMap<Inode, Arc<Draft>>,
+    by_key: HashMap<Key, Inode>,
+}
+
+impl Drafts {
+    /// Whether there is none: asked before every read.
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    pub fn get(&self, ino: Inode) -> Option<Arc<Draft>> {
+        if self.is_empty() { None } else { self.all.read().by_ino.get(&ino).cloned() }
+    }
+
+    /// The draft of that name.
+    pub fn named(&self, key: &[u8]) -> Option<Arc<Draft>> {
+        if self.is_empty() {
+            return None;
+        }
+        let all = self.all.read();
+        all.by_ino.get(all.by_key.get(key)?).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<Draft>> {
+        self.all.read().by_ino.values().cloned().collect()
+    }
+
+    /// Names right below `directory` that are not in the bucket yet.
+    pub fn new_in(&self, directory: &Key) -> Vec<Key> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let is_in =
+            |key: &Key| key.as_bytes().strip_prefix(directory.as_bytes()).is_some_and(|name| !name.is_empty() && !name.contains(&b'/'));
+        let all = self.all.read();
+        let mut names: Vec<Key> =
+            all.by_key.iter().filter(|(key, ino)| is_in(key) && all.by_ino[ino].is_new()).map(|(key, _)| key.clone()).collect();
+        names.sort();
+        names
+    }
+
+    /// Whether anything new is below `directory`.
+    pub fn any_below(&self, directory: &Key) -> bool {
+        !self.is_empty() && self.all.read().by_key.keys().any(|key| key.as_bytes().starts_with(directory.as_bytes()))
+    }
+
+    /// Those below `directory`, in the order of their names.
+    pub fn below(&self, directory: &Key) -> Vec<Arc<Draft>> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let all = self.all.read();
+        let mut below: Vec<_> = all.by_key.iter().filter(|(key, _)| key.as_bytes().starts_with(directory.as_bytes())).collect();
+        below.sort();
+        below.into_iter().map(|(_, ino)| all.by_ino[ino].clone()).collect()
+    }
+
+    /// Puts `draft` in, unless its inode has one by now: then that one is given back.
+    pub fn insert(&self, draft: Arc<Draft>) -> Arc<Draft> {
+        let mut all = self.all.write();
+        if let Some(known) = all.by_ino.get(&draft.ino) {
+            return known.clone();
+        }
+        all.by_key.insert(draft.key(), draft.ino);
+        all.by_ino.insert(draft.ino, draft.clone());
+        self.count.store(all.by_ino.len(), Ordering::Release);
+        draft
+    }
+
+    /// It is over.
+    pub fn remove(&self, draft: &Draft) {
+        let mut all = self.all.write();
+        all.by_ino.remove(&draft.ino);
+        all.drop_name(draft);
+        self.count.store(all.by_ino.len(), Ordering::Release);
+    }
+
+    /// Its name is gone; whoever has it open goes on with it.
+    pub fn unlink(&self, draft: &Draft) {
+        let mut all = self.all.write();
+        draft.state.lock().unlinked = true;
+        all.drop_name(draft);
+    }
+
+    /// It is called `key` now, where the store has `committed`.
+    pub fn rename(&self, draft: &Draft, key: Key, committed: Option<ObjectMeta>) {
+        let mut all = self.all.write();
+        all.drop_name(draft);
+        draft.on_rename(key.clone(), committed);
+        all.by_key.insert(key, draft.ino);
+    }
+}
+
+impl Index {
+    fn drop_name(&mut self, draft: &Draft) {
+        let key = draft.key();
+        if self.by_key.get(&key) == Some(&draft.ino) {
+            self.by_key.remove(&key);
+        }
+    }
+}

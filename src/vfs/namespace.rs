@@ -1,0 +1,224 @@
+//! Names that come and go: directories, links, and files that are removed. Invariant: a request that changes the bucket is sent only
+//! when what it needs was seen to be true; the answer is told to the caches before it is told to the kernel.
+
+use std::os::unix::ffi::OsStrExt;
+
+use bytes::Bytes;
+
+use super::attr::Entry;
+use super::changes::directory_of;
+use super::drafts::Draft;
+use super::edits::{Caller, Edits};
+use super::fact::{Fact, What};
+use super::inodes::Inode;
+use super::listing::{Extra, FileFacts};
+use super::{Error, Result, posix};
+use crate::store::{Condition, ErrorKind, Headers, Key, ListRequest, ObjectMeta, PutRequest};
+
+/// What directory markers are, so that other clients see a directory.
+const DIRECTORY_TYPE: &str = "application/x-directory";
+
+/// Keys asked for to see whether a directory is empty: its marker, and one more.
+const FEW: u16 = 2;
+
+impl Edits {
+    /// What `name` in `parent` stands for.
+    pub(super) async fn fact(&self, parent: Inode, name: &[u8]) -> Result<(Key, Fact)> {
+        let path = self.names.path(parent, name)?;
+        let fact = match self.names.known_name(&path) {
+            Some(fact) => fact,
+            None => self.names.probe.name(&path).await?,
+        };
+        Ok((path, fact))
+    }
+
+    /// Makes a directory: writes its marker object. Counts as one lookup.
+    ///
+    /// # Errors
+    /// EEXIST, else what the store said.
+    pub async fn mkdir(&self, parent: Inode, name: &[u8], mode: u16, caller: Caller) -> Result<Entry> {
+        let (path, fact) = self.fact(parent, name).await?;
+        if fact.what.kind().is_some() || self.names.drafts.named(path.as_bytes()).is_some() {
+            return Err(Error::Exists);
+        }
+        self.adopt_attributes(&path, mode, self.names.options.dir_mode, caller);
+        if let Err(error) = self.put_marker(&path, Condition::Absent).await {
+            self.names.own.forget(path.as_bytes());
+            return Err(if is_replaced(&error) { Error::Exists } else { error });
+        }
+        self.names.on_directory(&path);
+        let fact = self.names.known_name(&path).unwrap_or(fact);
+        let what = What::Directory(Some(std::time::SystemTime::now()));
+        self.names.remember(parent, &path, &Fact { what, ..fact })
+    }
+
+    /// Writes the marker of the directory `path` (without `/`).
+    pub(super) async fn put_marker(&self, path: &Key, condition: Condition) -> Result<()> {
+        let plain = Headers { content_type: Some(DIRECTORY_TYPE.into()), ..Headers::default() };
+        let headers = if self.names.options.posix_attributes {
+            posix::headers(plain, &self.names.own.get(path.as_bytes(), None), &self.names.options, true)
+        } else {
+            plain
+        };
+        self.store.put(&PutRequest { key: path.join(b"/"), body: Bytes::new(), headers, condition }).await?;
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// ENOTEMPTY, ENOTDIR, ENOENT.
+    pub async fn rmdir(&self, parent: Inode, name: &[u8]) -> Result<()> {
+        let path = self.names.path(parent, name)?;
+        let marker = path.join(b"/");
+        // Believed or not: a directory of which only the kernel knew that it is there is removed by finding nothing in it.
+        if let Some(Fact { what: What::File(_), .. }) = self.names.known_name(&path) {
+            return Err(Error::NotADirectory);
+        }
+        if self.names.drafts.any_below(&marker) || self.has_keys(&marker).await? {
+            return Err(Error::NotEmpty);
+        }
+        self.store.delete(&marker).await?;
+        self.names.on_unlinked(&marker);
+        self.names.on_removed(&path);
+        Ok(())
+    }
+
+    /// Whether anything but its marker is below `directory`.
+    pub(super) async fn has_keys(&self, directory: &Key) -> Result<bool> {
+        let mut request = ListRequest { prefix: directory.clone(), delimited: false, token: None, max_keys: FEW };
+        loop {
+            let page = self.store.list(&request).await?;
+            if page.objects.iter().any(|object| object.key != *directory) {
+                return Ok(true);
+            }
+            if page.next.is_none() || page.next == request.token {
+                return Ok(false);
+            }
+            request.token = page.next;
+        }
+    }
+
+    /// Removes a file or a symbolic link. Whoever has it open reads on while the store or the window has its bytes.
+    ///
+    /// # Errors
+    /// ENOENT, EISDIR, else what the store said.
+    pub async fn unlink(&self, parent: Inode, name: &[u8]) -> Result<()> {
+        let path = self.names.path(parent, name)?;
+        if let Some(draft) = self.names.drafts.named(path.as_bytes()) {
+            return self.unlink_draft(&draft).await;
+        }
+        let (path, fact) = self.fact(parent, name).await?;
+        match fact.what {
+            What::Absent => return Err(Error::NotFound),
+            What::Directory(_) => return Err(Error::IsADirectory),
+            What::File(_) => {}
+        }
+        self.store.delete(&path).await?;
+        self.names.on_unlinked(&path);
+        self.names.on_removed(&path);
+        self.keep_directory_of(&path).await;
+        Ok(())
+    }
+
+    /// Removes a file that is being written. It goes on for those who have it open, and is never committed.
+    async fn unlink_draft(&self, draft: &Draft) -> Result<()> {
+        let _turn = draft.turn.lock().await;
+        let path = draft.key();
+        if let Some(committed) = draft.committed() {
+            self.store.delete(&committed.key).await?;
+        }
+        let known = draft.committed().is_some();
+        self.names.drafts.unlink(draft);
+        draft.content.discard().await;
+        if let Some(stored) = draft.content.stored().filter(|_| !known) {
+            // It was committed while the end of its writes was waited for.
+            self.store.delete(&stored.key).await?;
+        }
+        self.names.on_unlinked(&path);
+        self.names.on_removed(&path);
+        self.keep_directory_of(&path).await;
+        Ok(())
+    }
+
+    /// A directory that only existed because of the keys in it would go with the last of them, and `rmdir` would not find it.
+    /// Best effort: when it fails the bucket is as other clients leave it.
+    pub(super) async fn keep_directory_of(&self, path: &Key) {
+        let directory = directory_of(path);
+        let Some(name) = directory.as_bytes().strip_suffix(b"/") else { return };
+        if directory.as_bytes().len() <= self.names.options.prefix.len() {
+            return;
+        }
+        let name = Key::from(name);
+        if let Some(Fact { what: What::Directory(Some(_)), .. }) = self.names.known_name(&name) {
+            return;
+        }
+        let emptied = match self.is_gone(&directory).await {
+            Ok(emptied) => emptied,
+            Err(error) => return tracing::debug!(%directory, %error, "cannot tell whether a directory became empty"),
+        };
+        if emptied {
+            match self.put_marker(&name, Condition::Absent).await {
+                Err(error) if !is_replaced(&error) => tracing::warn!(%directory, %error, "a directory went with its last file"),
+                _ => self.names.on_directory(&name),
+            }
+        }
+    }
+
+    /// Whether there is nothing at or below `directory`.
+    async fn is_gone(&self, directory: &Key) -> Result<bool> {
+        let mut request = ListRequest { prefix: directory.clone(), delimited: false, token: None, max_keys: 1 };
+        loop {
+            let page = self.store.list(&request).await?;
+            if let Some(first) = page.objects.first() {
+                if first.key == *directory {
+                    // The marker is there: it is remembered, so that the next file removed needs not ask.
+                    let name = Key::from(directory.as_bytes().strip_suffix(b"/").unwrap_or_default());
+                    self.names.cache.learn_name(&name, What::Directory(Some(first.modified)), tokio::time::Instant::now());
+                }
+                return Ok(false);
+            }
+            if page.next.is_none() || page.next == request.token {
+                return Ok(true);
+            }
+            request.token = page.next;
+        }
+    }
+
+    /// Makes a symbolic link. Counts as one lookup.
+    ///
+    /// # Errors
+    /// EEXIST, ENAMETOOLONG when the store cannot keep so long a target.
+    pub async fn symlink(&self, parent: Inode, name: &[u8], target: &std::path::Path) -> Result<Entry> {
+        let (path, fact) = self.fact(parent, name).await?;
+        if fact.what.kind().is_some() || self.names.drafts.named(path.as_bytes()).is_some() {
+            return Err(Error::Exists);
+        }
+        let target = target.as_os_str().as_bytes();
+        let written = self.store.put_symlink(&path, target, &Headers::default(), &Condition::Absent).await;
+        let written = written.map_err(|error| match error.kind {
+            ErrorKind::Replaced => Error::Exists,
+            ErrorKind::Invalid => Error::NameTooLong,
+            _ => error.into(),
+        })?;
+        let extra = Extra { link: Some(target.to_owned()), ..Extra::default() };
+        let facts = FileFacts {
+            size: crate::store::SYMLINK_SIZE,
+            etag: written.etag,
+            modified: std::time::SystemTime::now(),
+            extra: Some(std::sync::Arc::new(extra)),
+        };
+        self.names.on_file(&path, facts.clone());
+        let fact = self.names.known_name(&path).unwrap_or(fact);
+        self.names.remember(parent, &path, &Fact { what: What::File(facts), ..fact })
+    }
+}
+
+/// The object under `path`, of which `facts` are known.
+pub(super) fn object(path: &Key, facts: FileFacts) -> ObjectMeta {
+    ObjectMeta { key: path.clone(), size: facts.size, etag: facts.etag, modified: facts.modified }
+}
+
+fn is_replaced(error: &Error) -> bool {
+    matches!(error, Error::Store(error) if error.kind == ErrorKind::Replaced)
+}

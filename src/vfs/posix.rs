@@ -1,0 +1,95 @@
+//! Owner, mode and modification time as s3fs and ossfs keep them in the metadata of an object: decimal numbers under `uid`, `gid`,
+//! `mode` (with the type of the file) and `mtime` (seconds, with a fraction). Pure. Invariant: what is written here is read back the same.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::Options;
+use super::listing::{Extra, FileFacts, Posix};
+use crate::store::{Details, Headers};
+
+/// Permission bits, with setuid, setgid and sticky.
+const PERMISSIONS: u32 = 0o7777;
+
+/// `headers` with the attributes of a file or directory; what is not set is as the options say.
+pub(super) fn headers(mut headers: Headers, own: &Posix, options: &Options, is_directory: bool) -> Headers {
+    let (kind, mode) = if is_directory { (libc::S_IFDIR, options.dir_mode) } else { (libc::S_IFREG, options.file_mode) };
+    let mode = kind | u32::from(own.mode.unwrap_or(mode & !options.umask));
+    let metadata = &mut headers.metadata;
+    metadata.insert("mode".into(), mode.to_string());
+    metadata.insert("uid".into(), own.uid.unwrap_or(options.uid).to_string());
+    metadata.insert("gid".into(), own.gid.unwrap_or(options.gid).to_string());
+    metadata.insert("mtime".into(), time_text(own.modified.unwrap_or_else(SystemTime::now)));
+    headers
+}
+
+/// `facts` of a file that was just stored with [`headers`].
+pub(super) fn with(facts: FileFacts, own: &Posix, options: &Options) -> FileFacts {
+    let posix = Posix {
+        mode: Some(own.mode.unwrap_or(options.file_mode & !options.umask)),
+        uid: Some(own.uid.unwrap_or(options.uid)),
+        gid: Some(own.gid.unwrap_or(options.gid)),
+        modified: own.modified,
+    };
+    FileFacts { extra: Some(Arc::new(Extra { link: None, posix })), ..facts }
+}
+
+/// What a HEAD told of a file.
+pub(super) fn facts(details: &Details, with_attributes: bool) -> FileFacts {
+    let posix = if with_attributes { read(&details.headers.metadata) } else { Posix::default() };
+    let extra = Extra { link: details.symlink.clone(), posix };
+    FileFacts { extra: (extra != Extra::default()).then(|| Arc::new(extra)), ..FileFacts::from(&details.meta) }
+}
+
+/// The attributes in `metadata`. What cannot be read is as if it were not there.
+pub(super) fn read(metadata: &BTreeMap<String, String>) -> Posix {
+    let number = |name: &str| metadata.get(name).and_then(|text| text.trim().parse::<u32>().ok());
+    Posix {
+        mode: number("mode").map(|mode| u16::try_from(mode & PERMISSIONS).expect("twelve bits")),
+        uid: number("uid"),
+        gid: number("gid"),
+        modified: metadata.get("mtime").and_then(|text| time(text)),
+    }
+}
+
+fn time_text(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    match since.subsec_nanos() {
+        0 => since.as_secs().to_string(),
+        nanos => format!("{}.{nanos:09}", since.as_secs()),
+    }
+}
+
+fn time(text: &str) -> Option<SystemTime> {
+    let (seconds, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
+    let digits: String = fraction.chars().take(9).collect();
+    let nanos = if digits.is_empty() { 0 } else { format!("{digits:0<9}").parse().ok()? };
+    UNIX_EPOCH.checked_add(Duration::new(seconds.parse().ok()?, nanos))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let modified = UNIX_EPOCH + Duration::new(1_600_000_000, 120_000_000);
+        let own = Posix { mode: Some(0o4751), uid: Some(7), gid: None, modified: Some(modified) };
+        let options = Options { gid: 8, ..Options::default() };
+        let stored = headers(Headers::default(), &own, &options, false).metadata;
+        assert_eq!(stored["mode"], (0o100_000 | 0o4751).to_string());
+        assert_eq!(stored["mtime"], "1600000000.120000000");
+        assert_eq!(read(&stored), Posix { gid: Some(8), ..own });
+    }
+
+    #[test]
+    fn other_programs_spellings_are_read_and_nonsense_is_not() {
+        let metadata = |pairs: &[(&str, &str)]| pairs.iter().map(|&(n, v)| (n.to_owned(), v.to_owned())).collect::<BTreeMap<_, _>>();
+        let read = read(&metadata(&[("mode", "33188"), ("mtime", "1600000000.5"), ("uid", "x")]));
+        assert_eq!((read.mode, read.uid), (Some(0o644), None));
+        assert_eq!(read.modified, Some(UNIX_EPOCH + Duration::from_millis(1_600_000_000_500)));
+        assert_eq!(time("99999999999999999999"), None);
+        assert_eq!(time("1.x"), None);
+    }
+}

@@ -1,0 +1,301 @@
+//! Renames. A store has none: objects are copied inside the store and the old ones deleted after all copies are there. Invariants:
+//! nothing is deleted before its copy was acknowledged; when a copy fails, the copies made so far are taken back and nothing has moved.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+
+use super::changes::directory_of;
+use super::drafts::Draft;
+use super::edits::Edits;
+use super::fact::{Fact, What};
+use super::inodes::Inode;
+use super::listing::FileFacts;
+use super::namespace::object;
+use super::{Error, Result};
+use crate::store::{self, Condition, ErrorKind, Key, ListRequest, ObjectMeta, Op};
+
+/// Copies and deletes in flight of one rename. The store does the work: what bounds them is its patience.
+const AT_ONCE: usize = 64;
+
+/// Keys of a page when a directory is listed to be renamed.
+const PAGE_KEYS: u16 = 1000;
+
+impl Edits {
+    /// rename(2); `no_replace`: RENAME_NOREPLACE.
+    ///
+    /// # Errors
+    /// EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EINVAL for a directory into itself, EMFILE when too much is below it; else what the
+    /// store said: then nothing has moved, or what did is in the log.
+    pub async fn rename(&self, parent: Inode, name: &[u8], new_parent: Inode, new_name: &[u8], no_replace: bool) -> Result<()> {
+        let to = self.names.path(new_parent, new_name)?;
+        let from = self.names.path(parent, name)?;
+        let target = self.names.drafts.named(to.as_bytes());
+        let there = match &target {
+            Some(draft) => draft.committed(),
+            None => match self.fact(new_parent, new_name).await?.1.what {
+                What::File(facts) => Some(object(&to, facts)),
+                What::Directory(_) if no_replace => return Err(Error::Exists),
+                What::Directory(_) | What::Absent => None,
+            },
+        };
+        if no_replace && (target.is_some() || there.is_some()) {
+            return Err(Error::Exists);
+        }
+        if from == to {
+            return Ok(());
+        }
+        if let Some(draft) = self.names.drafts.named(from.as_bytes()) {
+            self.check_target_of_file(&to)?;
+            return self.rename_draft(&draft, &from, new_parent, &to, there).await;
+        }
+        let (_, fact) = self.fact(parent, name).await?;
+        let condition = if no_replace { Condition::Absent } else { Condition::Any };
+        match fact.what {
+            What::Absent => Err(Error::NotFound),
+            What::File(facts) => {
+                self.check_target_of_file(&to)?;
+                self.rename_file(&from, facts, new_parent, &to, &condition).await
+            }
+            What::Directory(_) => self.rename_directory(&from, new_parent, &to).await,
+        }
+    }
+
+    fn check_target_of_file(&self, to: &Key) -> Result<()> {
+        match self.names.known_name(to) {
+            Some(Fact { what: What::Directory(_), .. }) => Err(Error::IsADirectory),
+            _ => Ok(()),
+        }
+    }
+
+    async fn rename_file(&self, from: &Key, facts: FileFacts, parent: Inode, to: &Key, condition: &Condition) -> Result<()> {
+        let source = self.current(from, facts).await?;
+        let extra = match self.names.known_name(from).map(|fact| fact.what) {
+            Some(What::File(facts)) => facts.extra,
+            _ => None,
+        };
+        let written = self.copy(&source, to, condition).await?;
+        self.store.delete(from).await?;
+        self.give_up_draft_at(to).await;
+        let meta = ObjectMeta { key: to.clone(), size: source.size, etag: written, modified: source.modified };
+        self.names.on_renamed(from, parent, to, Some((&source.etag, &meta.etag)));
+        self.names.on_removed(from);
+        self.names.on_file(to, FileFacts { extra, ..FileFacts::from(&meta) });
+        if let Some(ino) = self.names.known_inode(to) {
+            self.files.on_rename(ino, &meta);
+        }
+        self.keep_directory_of(from).await;
+        Ok(())
+    }
+
+    /// The version of `path` to copy: that which is believed, when it is known which that is.
+    async fn current(&self, path: &Key, facts: FileFacts) -> Result<ObjectMeta> {
+        if facts.names_version() {
+            return Ok(object(path, facts));
+        }
+        match self.names.probe.object(path, None).await?.what {
+            What::File(facts) => Ok(object(path, facts)),
+            What::Directory(_) | What::Absent => Err(Error::NotFound),
+        }
+    }
+
+    /// Copies, and when the version that was believed in is not there any more, the one that is.
+    async fn copy(&self, source: &ObjectMeta, to: &Key, condition: &Condition) -> Result<store::ETag> {
+        let copied = store::copy_object(&*self.store, source, to, None, condition).await;
+        match copied {
+            Err(error) if error.kind == ErrorKind::Replaced && *condition == Condition::Absent && self.store.head(to).await.is_ok() => {
+                Err(Error::Exists)
+            }
+            Err(error) if error.kind == ErrorKind::Replaced => {
+                let now = self.store.head(&source.key).await?;
+                Ok(store::copy_object(&*self.store, &now, to, None, condition).await?.etag)
+            }
+            result => Ok(result?.etag),
+        }
+    }
+
+    /// Renames a file that is being written: from now on it is committed under the new name. What the store has of it moves along.
+    /// `there` is what the store has under the new one: it stays until the commit.
+    async fn rename_draft(&self, draft: &Draft, from: &Key, parent: Inode, to: &Key, there: Option<ObjectMeta>) -> Result<()> {
+        let _turn = draft.turn.lock().await;
+        let mut moved = None;
+        if let Some(committed) = draft.committed().filter(|committed| committed.key == *from) {
+            let etag = self.copy(&committed, to, &Condition::Any).await?;
+            self.store.delete(from).await?;
+            moved = Some(ObjectMeta { key: to.clone(), etag, ..committed });
+        }
+        self.give_up_draft_at(to).await;
+        draft.content.set_key(to.clone()).await;
+        if let Some(meta) = &moved {
+            draft.content.set_base(meta.clone()).await;
+        }
+        self.names.on_renamed(from, parent, to, None);
+        self.names.drafts.rename(draft, to.clone(), moved.clone().or(there));
+        self.names.on_removed(from);
+        if let Some(meta) = &moved {
+            self.names.on_file(to, FileFacts::from(meta));
+        }
+        self.keep_directory_of(from).await;
+        Ok(())
+    }
+
+    /// What is being written under a name that something else has taken goes on for those who have it open, and no further.
+    async fn give_up_draft_at(&self, path: &Key) {
+        if let Some(draft) = self.names.drafts.named(path.as_bytes()) {
+            self.names.drafts.unlink(&draft);
+            draft.content.discard().await;
+        }
+    }
+
+    async fn rename_directory(&self, from: &Key, parent: Inode, to: &Key) -> Result<()> {
+        let (source, target) = (from.join(b"/"), to.join(b"/"));
+        if target.as_bytes().starts_with(source.as_bytes()) {
+            return Err(Error::Invalid);
+        }
+        match self.names.known_name(to).map(|fact| fact.what) {
+            Some(What::File(_)) => return Err(Error::NotADirectory),
+            Some(What::Directory(_)) if self.names.drafts.any_below(&target) || self.has_keys(&target).await? => {
+                return Err(Error::NotEmpty);
+            }
+            _ => {}
+        }
+        // Nothing below it is committed or ended in the meantime.
+        let drafts: Vec<_> = self.names.drafts.below(&source);
+        let mut turns = Vec::with_capacity(drafts.len());
+        for draft in &drafts {
+            turns.push(draft.turn.lock().await);
+        }
+        let objects = self.all_below(&source).await?;
+        let etags = self.copy_all(&objects, &source, &target).await?;
+        let left = self.delete_all(objects.iter().map(|object| object.key.clone()).collect()).await;
+        if objects.is_empty() {
+            // It was there for the kernel only, or for what is being written.
+            self.put_marker(to, Condition::Absent).await?;
+        }
+        let moved: Vec<_> = objects.iter().zip(etags).map(|(object, etag)| moved(object, etag, &source, &target)).collect();
+        self.names.on_tree_renamed(&source, parent, &target, &objects, &moved);
+        self.move_along(&drafts, &source, &target, &moved).await;
+        for key in &left {
+            tracing::error!(%key, "the directory was renamed, but this object could not be deleted and is there twice");
+        }
+        self.keep_directory_of(from).await;
+        match left.first() {
+            None => Ok(()),
+            Some(key) => Err(store::Error::new(ErrorKind::Unavailable, Op::Delete, key, "the copy is there, the original too").into()),
+        }
+    }
+
+    /// What is open below a directory that was renamed goes on under the new names.
+    async fn move_along(&self, drafts: &[Arc<Draft>], source: &Key, target: &Key, moved: &[ObjectMeta]) {
+        for meta in moved {
+            if let Some(ino) = self.names.known_inode(&meta.key) {
+                self.files.on_rename(ino, meta);
+            }
+        }
+        for draft in drafts {
+            let key = target.join(&draft.key().as_bytes()[source.as_bytes().len()..]);
+            let committed = draft.committed().and_then(|_| moved.iter().find(|meta| meta.key == key).cloned());
+            draft.content.set_key(key.clone()).await;
+            if let Some(meta) = &committed {
+                draft.content.set_base(meta.clone()).await;
+            }
+            self.names.drafts.rename(draft, key, committed);
+        }
+    }
+
+    /// Every object at or below `directory`.
+    async fn all_below(&self, directory: &Key) -> Result<Vec<ObjectMeta>> {
+        let limit = self.names.options.rename_limit;
+        let mut request = ListRequest { prefix: directory.clone(), delimited: false, token: None, max_keys: PAGE_KEYS };
+        let mut objects = Vec::new();
+        loop {
+            let page = self.store.list(&request).await?;
+            objects.extend(page.objects);
+            if objects.len() > limit {
+                return Err(Error::TooMany(limit));
+            }
+            if page.next.is_none() || page.next == request.token {
+                return Ok(objects);
+            }
+            request.token = page.next;
+        }
+    }
+
+    /// Copies side by side; the etags of the copies, in order.
+    async fn copy_all(&self, objects: &[ObjectMeta], source: &Key, target: &Key) -> Result<Vec<store::ETag>> {
+        let moved = |key: &Key| target.join(&key.as_bytes()[source.as_bytes().len()..]);
+        let copies = objects.iter().map(|object| self.copy_to(object, moved(&object.key)).boxed()).collect::<Vec<_>>();
+        let copied: Result<Vec<_>> = stream::iter(copies).buffered(AT_ONCE).try_collect().await;
+        let error = match copied {
+            Ok(etags) => return Ok(etags),
+            Err(error) => error,
+        };
+        let left = self.delete_all(objects.iter().map(|object| moved(&object.key)).collect()).await;
+        for key in &left {
+            tracing::error!(%key, "a rename failed and this copy could not be taken back");
+        }
+        Err(error)
+    }
+
+    /// Deletes side by side; returns what could not be deleted.
+    async fn delete_all(&self, keys: Vec<Key>) -> Vec<Key> {
+        let deletes = keys.into_iter().map(|key| self.delete(key).boxed()).collect::<Vec<_>>();
+        let left: Vec<Option<Key>> = stream::iter(deletes).buffer_unordered(AT_ONCE).collect().await;
+        left.into_iter().flatten().collect()
+    }
+
+    /// Gives the key back when it could not be deleted.
+    async fn delete(&self, key: Key) -> Option<Key> {
+        let error = self.store.delete(&key).await.err()?;
+        tracing::warn!(%error, "could not delete");
+        Some(key)
+    }
+
+    async fn copy_to(&self, source: &ObjectMeta, to: Key) -> Result<store::ETag> {
+        self.copy(source, &to, &Condition::Any).await
+    }
+}
+
+impl super::Names {
+    /// `from` is called `to` in `parent` now, for the inode table and for what was set on it.
+    fn on_renamed(&self, from: &Key, parent: Inode, to: &Key, versions: Option<(&store::ETag, &store::ETag)>) {
+        self.inodes.lock().rename(from, parent, to);
+        self.own.rename(from.as_bytes(), to, versions);
+    }
+
+    /// The directory `from` is called `to` now, and each of `objects` moved along, in the same order.
+    fn on_tree_renamed(&self, from: &Key, parent: Inode, to: &Key, objects: &[ObjectMeta], moved: &[ObjectMeta]) {
+        self.inodes.lock().rename(from, parent, to);
+        let bare = |key: &Key| Key::from(key.as_bytes().strip_suffix(b"/").unwrap_or(key.as_bytes()));
+        self.own.rename(bare(from).as_bytes(), &bare(to), None);
+        let mut directories = BTreeSet::new();
+        for (object, moved) in objects.iter().zip(moved) {
+            if !object.key.is_prefix() {
+                let link = self.known_name(&object.key).and_then(|fact| if let What::File(facts) = fact.what { facts.extra } else { None });
+                self.own.rename(object.key.as_bytes(), &moved.key, Some((&object.etag, &moved.etag)));
+                self.on_removed(&object.key);
+                self.on_file(&moved.key, FileFacts { extra: link, ..FileFacts::from(moved) });
+            }
+            let mut directory = if object.key.is_prefix() { object.key.clone() } else { directory_of(&object.key) };
+            while directory.as_bytes().len() > from.as_bytes().len() && directories.insert(directory.clone()) {
+                directory = directory_of(&directory);
+            }
+        }
+        for directory in directories {
+            let moved = to.join(&directory.as_bytes()[from.as_bytes().len()..]);
+            self.own.rename(bare(&directory).as_bytes(), &bare(&moved), None);
+            self.on_removed(&bare(&directory));
+            self.cache.forget(bare(&moved).as_bytes());
+        }
+        self.on_removed(&bare(from));
+        self.cache.on_change(from);
+        self.cache.on_change(to);
+        self.on_directory(&bare(to));
+    }
+}
+
+/// `object` after its directory was renamed.
+fn moved(object: &ObjectMeta, etag: store::ETag, source: &Key, target: &Key) -> ObjectMeta {
+    ObjectMeta { key: target.join(&object.key.as_bytes()[source.as_bytes().len()..]), etag, ..object.clone() }
+}

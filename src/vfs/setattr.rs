@@ -1,0 +1,142 @@
+//! chmod, chown, utimens and truncate. Invariant: what was set is what the next stat shows, whether or not the store keeps it.
+
+use std::time::{Duration, SystemTime};
+
+use super::attr::Attr;
+use super::edits::Edits;
+use super::fact::What;
+use super::files::HandleId;
+use super::inodes::{Inode, Kind};
+use super::listing::FileFacts;
+use super::lookup::path_of;
+use super::own::NewAttributes;
+use super::{Error, Result, posix};
+use crate::store::{Condition, Key};
+
+/// What setattr asks for; none leaves it as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttributes {
+    pub size: Option<u64>,
+    pub own: NewAttributes,
+}
+
+impl Edits {
+    /// Sets attributes and shows what they are then. `handle`: the one that ftruncate(2) was called on.
+    ///
+    /// # Errors
+    /// ENOENT, EISDIR for the size of a directory, ENOSPC, else what the store said.
+    pub async fn set_attributes(&self, ino: Inode, handle: Option<HandleId>, set: SetAttributes) -> Result<(Attr, Duration)> {
+        if let Some(size) = set.size {
+            self.set_size(ino, handle, size).await?;
+        }
+        if set.own != NewAttributes::default() {
+            self.set_own(ino, set.own).await?;
+        }
+        self.names.getattr(ino).await
+    }
+
+    async fn set_size(&self, ino: Inode, handle: Option<HandleId>, size: u64) -> Result<()> {
+        if let Some(handle) = handle.filter(|&handle| self.knows(handle)) {
+            return self.truncate(handle, size).await;
+        }
+        let key = self.names.file_key(ino)?;
+        // truncate(2) by name: opened, cut and closed.
+        let draft = match self.names.drafts.get(ino) {
+            Some(draft) => draft,
+            None if size == 0 => self.begin_empty(ino, &key).await?,
+            None => self.begin_edit(ino).await?,
+        };
+        let cut = draft.content.truncate(size).await;
+        self.on_write(&draft);
+        cut?;
+        if !self.has_writers(ino) {
+            let committed = self.commit(&draft).await;
+            self.end(&draft).await;
+            committed?;
+        }
+        Ok(())
+    }
+
+    async fn set_own(&self, ino: Inode, mut new: NewAttributes) -> Result<()> {
+        if let Some(draft) = self.names.drafts.get(ino) {
+            // After a commit that is under way: what is set belongs to the version that it makes.
+            let _turn = draft.turn.lock().await;
+            if draft.is_unlinked() || draft.content.is_dirty() || draft.is_new() {
+                self.names.own.set(&draft.key(), new, None);
+                return Ok(());
+            }
+        }
+        let node = self.names.node(ino)?;
+        let path = Key::from(path_of(&node));
+        if node.kind() == Kind::Directory {
+            // The root has no marker: its attributes live as long as the mount.
+            let before = self.names.own.get(path.as_bytes(), None);
+            self.names.own.set(&path, new, None);
+            if self.names.options.posix_attributes && ino != Inode::ROOT && self.names.own.get(path.as_bytes(), None) != before {
+                self.put_marker(&path, Condition::Any).await?;
+                self.names.on_directory(&path);
+            }
+            return Ok(());
+        }
+        let meta = self.names.fresh_object(ino).await?;
+        if new.modified.is_some() && new.accessed.is_none() {
+            new.accessed = new.modified;
+        }
+        self.names.own.set(&path, new, Some(meta.etag.clone()));
+        if self.names.options.posix_attributes {
+            self.store_own(&path).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the attributes of a file into its metadata: a copy onto itself.
+    async fn store_own(&self, path: &Key) -> Result<()> {
+        let details = self.store.details(path).await?;
+        if details.symlink.is_some() {
+            return Ok(());
+        }
+        let stored = posix::read(&details.headers.metadata);
+        let own = self.names.own.get(path.as_bytes(), Some(&details.meta.etag));
+        let own = super::listing::Posix {
+            mode: own.mode.or(stored.mode),
+            uid: own.uid.or(stored.uid),
+            gid: own.gid.or(stored.gid),
+            modified: own.modified.or(stored.modified).or(Some(details.meta.modified)),
+        };
+        let headers = posix::headers(details.headers, &own, &self.names.options, false);
+        let written = crate::store::copy_object(&*self.store, &details.meta, path, Some(headers), &Condition::Any).await?;
+        let meta = crate::store::ObjectMeta { etag: written.etag, modified: SystemTime::now(), ..details.meta.clone() };
+        self.names.own.rename(path.as_bytes(), path, Some((&details.meta.etag, &meta.etag)));
+        self.names.on_file(path, posix::with(FileFacts::from(&meta), &own, &self.names.options));
+        if let Some(ino) = self.names.known_inode(path) {
+            self.files.on_rename(ino, &meta);
+        }
+        Ok(())
+    }
+
+    /// Where a symbolic link leads.
+    ///
+    /// # Errors
+    /// EINVAL when it is none.
+    pub async fn read_link(&self, ino: Inode) -> Result<Vec<u8>> {
+        self.names.read_link(ino).await
+    }
+}
+
+impl super::Names {
+    /// Where a symbolic link leads.
+    ///
+    /// # Errors
+    /// EINVAL when it is none.
+    pub async fn read_link(&self, ino: Inode) -> Result<Vec<u8>> {
+        let key = self.file_key(ino)?;
+        let fact = match self.cache.object(key.as_bytes()) {
+            Some(fact) if matches!(&fact.what, What::File(facts) if facts.extra.is_some()) => fact,
+            _ => self.probe.refresh(&key).await?,
+        };
+        match fact.what {
+            What::File(facts) => facts.link().map(<[u8]>::to_vec).ok_or(Error::Invalid),
+            What::Directory(_) | What::Absent => Err(Error::NotFound),
+        }
+    }
+}
