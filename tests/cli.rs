@@ -73,7 +73,7 @@ fn help_shows_examples_for_each_kind_of_store() {
     for word in ["MinIO", "oss://bucket /mnt/oss", "--region eu-central-1", "--chunk-size", "1MiB..32MiB", "fuse.windlass", "Exit codes"] {
         assert!(help.out.contains(word), "{word}");
     }
-    for hidden in ["--spill-dir", "--storage-class"] {
+    for hidden in ["--read-mode", "--bind"] {
         assert!(!help.out.contains(hidden), "{hidden} is not available and must not be offered");
     }
     assert!(windlass(&["--help"]).out.contains("umount"));
@@ -129,24 +129,31 @@ fn a_value_out_of_range_names_the_range() {
 
 #[test]
 fn options_of_later_versions_are_refused_unless_they_change_nothing() {
-    for option in [
-        "spill-dir=/x",
-        "use_cache=/x",
-        "read-mode=cached",
-        "hybrid-threshold=1GiB",
-        "ensure-diskfree=1",
-        "acl=private",
-        "use_sse",
-        "multipart_size=10",
-        "metrics_port=9100",
-        "read-endpoint=http://x",
-        "bind=eth0",
-        "requester-pays",
-        "posix-attributes",
-    ] {
+    for option in ["read-mode=cached", "hybrid-threshold=1GiB", "metrics_port=9100", "read-endpoint=http://x", "bind=eth0"] {
         mount_with(&["-o", option]).refuses(&[option.split('=').next().unwrap(), "not available in this version"]);
     }
-    mount_with(&["-o", "direct_read,free-space-ratio=0,ensure-diskfree=0,spill-max=0,read-mode=direct"]).shows(&["read-mode = \"direct\""]);
+    mount_with(&["-o", "direct_read,hybrid-threshold=0,read-mode=direct"]).shows(&["read-mode = \"direct\""]);
+}
+
+#[test]
+fn options_of_writing_are_taken_in_every_spelling() {
+    mount_with(&[
+        "-o",
+        "use_sse=kmsid:K,multipart_size=10,parallel_count=7,storage_class=IA,default_acl=private,requester_pays,use_cache=/x",
+    ])
+    .shows(&[
+        "sse = \"kmsid:K\"  # -o use_sse",
+        "upload-part-size = \"10MiB\"  # -o multipart_size",
+        "upload-concurrency = 7  # -o parallel_count",
+        "storage-class = \"IA\"  # -o storage_class",
+        "acl = \"private\"  # -o default_acl",
+        "requester-pays = true",
+        "spill-dir = \"/x\"  # -o use_cache",
+    ]);
+    mount_with(&["-o", "sse=sometimes"]).refuses(&["sse=sometimes", "on (AES256), kms, kmsid:KEY"]);
+    mount_with(&["-o", "sse-key-id=K"]).refuses(&["sse-key-id goes with sse=kms"]);
+    mount_with(&["-o", "upload-part-size=1MiB"]).refuses(&["upload-part-size", "5MiB..1GiB"]);
+    mount_with(&["-o", "upload-part-size=512MiB,memory-limit=600MiB"]).refuses(&["does not hold two parts"]);
 }
 
 #[test]

@@ -73,7 +73,9 @@ fn vocabulary() -> (BTreeSet<String>, BTreeSet<String>) {
     let command = windlass::cli::command();
     let names = command.get_subcommands().flat_map(|sub| sub.get_name_and_visible_aliases());
     let commands = names.map(str::to_owned).collect();
-    let flags = command.get_subcommands().flat_map(|sub| sub.get_arguments()).filter_map(|arg| arg.get_long()).map(str::to_owned).collect();
+    let nested = command.get_subcommands().flat_map(|sub| sub.get_subcommands());
+    let all = command.get_subcommands().chain(nested);
+    let flags = all.flat_map(|sub| sub.get_arguments()).filter_map(|arg| arg.get_long()).map(str::to_owned).collect();
     (commands, flags)
 }
 
@@ -159,7 +161,7 @@ fn the_example_file_is_a_file_of_options() {
 fn exit_codes_are_those_of_the_program() {
     let text = readme();
     let codes = rows(section(&text, "Exit codes"));
-    assert_eq!(codes.len(), 5);
+    assert_eq!(codes.len(), 6);
     let mut command = windlass::cli::command();
     let help = command.find_subcommand_mut("mount").unwrap().render_long_help().to_string();
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");

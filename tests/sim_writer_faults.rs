@@ -7,7 +7,7 @@ use std::time::Duration;
 use windlass::budget::{self, Budget};
 use windlass::metrics::Metrics;
 use windlass::store::memory::{Fault, Memory, Rule, Synthetic};
-use windlass::store::{Condition, ErrorKind, Headers, Op, Policy, Retrying};
+use windlass::store::{Condition, ErrorKind, Headers, ObjectStore, Op, Policy, Retrying};
 use windlass::units::ByteSize;
 use windlass::writer::{Content, Limits, Options, WriteError, Writer, staging};
 

@@ -73,7 +73,7 @@ fn fstab() {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("the kernel shows its mounts");
     let line = table.lines().find(|line| line.contains(place.at.to_str().expect("it is text"))).expect("it is mounted");
     assert!(line.contains(&format!(" - fuse.windlass s3://{BUCKET}/sub ")), "{line}");
-    assert!(line.contains(" ro,") && line.contains("noatime"), "{line}");
+    assert!(line.contains(" rw,") && line.contains("noatime"), "{line}");
     place.umount().succeeds();
     assert!(soon(|| place.pids().is_empty()));
 }

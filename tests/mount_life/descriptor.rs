@@ -112,7 +112,7 @@ fn serve(end: fn(Sidecar, &Place) -> Option<i32>) {
     assert_eq!(place.read("small"), b"content");
     let bytes = place.read("dir/file");
     assert!(bytes.len() == 20 << 20 && content.matches(0, &bytes));
-    let written = fs::write(place.at.join("new"), "x").expect_err("it is read-only");
+    let written = fs::write(place.at.join("new"), "x").expect_err("whoever mounted it made it read-only");
     assert_eq!(written.raw_os_error(), Some(libc::EROFS));
     assert_eq!(end(sidecar, &place), Some(0));
     assert!(soon(|| place.pids().is_empty()));

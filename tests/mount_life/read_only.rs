@@ -36,7 +36,7 @@ fn attempts(at: &Path) -> Vec<(&'static str, io::Result<()>)> {
 fn writes() {
     let server = S3Server::start();
     let etag = server.put("dir/file", "content");
-    let mount = Daemon::new(&server).start();
+    let mount = Daemon::new(&server).flag("--read-only").start();
     for (name, result) in attempts(mount.path()) {
         let errno = result.expect_err(name).raw_os_error();
         let allowed: &[i32] = if name == "ln" { &[libc::EROFS, libc::EOPNOTSUPP] } else { &[libc::EROFS] };

@@ -24,6 +24,8 @@ pub struct Request {
     pub authorization: Option<String>,
     /// The vendor's headers, by name.
     pub amz: std::collections::BTreeMap<String, String>,
+    /// Bytes of the body that came with it.
+    pub content_length: u64,
     /// Tells connections apart.
     pub remote_port: u16,
     pub at: Instant,
@@ -97,6 +99,7 @@ impl Request {
                 .filter(|(name, _)| name.as_str().starts_with("x-amz-"))
                 .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
                 .collect(),
+            content_length: text(hyper::header::CONTENT_LENGTH).and_then(|text| text.parse().ok()).unwrap_or(0),
             remote_port,
             at: Instant::now(),
             status: 0,

@@ -5,12 +5,15 @@ mod bucket;
 mod fault;
 mod layer;
 mod log;
+pub mod model;
 pub mod mounts;
 pub mod oss_read;
 pub mod oss_server;
 pub mod oss_sign;
 pub mod oss_write;
+pub mod real_world;
 pub mod s3_server;
+pub mod vfs_world;
 
 pub use self::bucket::{About, Habits};
 pub use self::fault::{Effect, Fault};

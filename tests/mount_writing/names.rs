@@ -1,0 +1,334 @@
+//! Names that are made, removed and changed through a mount: what the bucket has then, and what the next look shows.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, UNIX_EPOCH};
+
+use libtest_mimic::Trial;
+
+use super::look::Look;
+use super::support::mounts::{Daemon, trial};
+use super::support::{Kind, S3Server};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("directories_are_markers_and_go_only_when_empty", directories),
+        trial("a_directory_outlives_its_last_file", last_file),
+        trial("o_excl_makes_a_file_once", exclusive),
+        trial("renames_move_objects_inside_the_store", renames),
+        trial("a_directory_is_renamed_with_all_that_is_below", rename_tree),
+        trial("more_than_the_limit_is_not_renamed_at_all", rename_limit),
+        trial("readers_never_see_bytes_of_another_file_while_all_is_renamed", rename_among_readers),
+        trial("links_lead_where_they_were_told_to", links),
+        trial("attributes_hold_for_the_life_of_the_mount", attributes),
+        trial("attributes_can_be_kept_in_the_bucket", posix_attributes),
+        trial("an_unlinked_file_is_read_on_by_who_has_it_open", unlink_open),
+        trial("facts_of_the_object_are_extended_attributes", extended_attributes),
+        trial("what_objects_cannot_be_is_refused", refusals),
+    ]
+}
+
+fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> i32 {
+    result.expect_err("it must be refused").raw_os_error().expect("the kernel says why")
+}
+
+fn entries(path: &Path) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(path)
+        .expect("it can be listed")
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    names
+}
+
+fn directories() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    fs::create_dir(mount.join("d")).expect("it is new");
+    assert_eq!(server.object("d/").expect("the marker is there"), "");
+    assert_eq!(errno(fs::create_dir(mount.join("d"))), libc::EEXIST);
+    fs::write(mount.join("d/file"), b"x").expect("it is written");
+    assert_eq!(errno(fs::remove_dir(mount.join("d"))), libc::ENOTEMPTY);
+    fs::remove_file(mount.join("d/file")).expect("it is there");
+    fs::remove_dir(mount.join("d")).expect("it is empty");
+    assert!(server.object("d/").is_none() && !mount.join("d").exists());
+    assert_eq!(entries(mount.path()), Vec::<String>::new());
+}
+
+fn last_file() {
+    let server = S3Server::start();
+    server.put("a/b/file", "x");
+    let mount = Daemon::new(&server).start();
+    fs::remove_file(mount.join("a/b/file")).expect("it is there");
+    assert!(mount.join("a/b").is_dir());
+    fs::remove_dir(mount.join("a/b")).expect("it is empty");
+    assert_eq!(entries(&mount.join("a")), Vec::<String>::new());
+}
+
+fn exclusive() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    // As flock(1) makes its files.
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CREATE;
+    drop(rustix::fs::open(mount.join("made"), flags, rustix::fs::Mode::from_raw_mode(0o644)).expect("it can be made"));
+    drop(File::options().write(true).open(mount.join("made")).expect("it can be opened at once"));
+    assert_eq!(server.object("made").expect("it is there"), "");
+    let lock = mount.join("lock");
+    drop(File::create_new(&lock).expect("nobody has it"));
+    assert_eq!(errno(File::create_new(&lock)), libc::EEXIST);
+    fs::remove_file(&lock).expect("it is there");
+    let mut file = File::create_new(&lock).expect("nobody has it");
+    file.write_all(b"mine").expect("it is taken");
+    // Somebody else was first, on another machine.
+    server.put("lock", "theirs");
+    assert_eq!(errno(file.sync_all()), libc::EEXIST);
+    drop(file);
+    assert_eq!(server.object("lock").expect("it is there"), "theirs");
+}
+
+fn renames() {
+    let server = S3Server::start();
+    server.put("a", "content of a");
+    server.put("b", "content of b");
+    let mount = Daemon::new(&server).start();
+    let ino = fs::metadata(mount.join("a")).expect("it is there").ino();
+    let open = File::open(mount.join("a")).expect("it is there");
+    fs::rename(mount.join("a"), mount.join("c")).expect("it can be renamed");
+    assert_eq!((server.object("a"), server.object("c").expect("it is there")), (None, "content of a".into()));
+    assert_eq!(fs::metadata(mount.join("c")).expect("it is there").ino(), ino);
+    let mut read = [0; 12];
+    open.read_exact_at(&mut read, 0).expect("it is the same file");
+    assert_eq!(&read, b"content of a");
+    let no_replace = |from: &str, to: &str| {
+        use rustix::fs::{CWD, RenameFlags, renameat_with};
+        renameat_with(CWD, mount.join(from), CWD, mount.join(to), RenameFlags::NOREPLACE)
+    };
+    assert_eq!(no_replace("c", "b"), Err(rustix::io::Errno::EXIST));
+    no_replace("c", "d").expect("there is none");
+    fs::rename(mount.join("d"), mount.join("b")).expect("it replaces");
+    assert_eq!(server.object("b").expect("it is there"), "content of a");
+    assert_eq!(entries(mount.path()), ["b"]);
+    assert_eq!(server.count(Kind::Put), 0, "the bytes never came here");
+}
+
+fn rename_tree() {
+    let server = S3Server::start();
+    for n in 0..300 {
+        server.put(&format!("top/d{}/f{n}", n % 7), format!("content {n}"));
+    }
+    let mount = Daemon::new(&server).start();
+    assert_eq!(entries(&mount.join("top")).len(), 7);
+    fs::create_dir(mount.join("new")).expect("it is new");
+    fs::rename(mount.join("top"), mount.join("new/top")).expect("it can be renamed");
+    assert!(!mount.join("top").exists());
+    for n in 0..300 {
+        let path = format!("new/top/d{}/f{n}", n % 7);
+        assert_eq!(fs::read_to_string(mount.join(&path)).expect("it is there"), format!("content {n}"));
+        assert!(server.object(&path).is_some() && server.object(&format!("top/d{}/f{n}", n % 7)).is_none());
+    }
+    assert_eq!(errno(fs::rename(mount.join("new"), mount.join("new/top/inside"))), libc::EINVAL);
+}
+
+fn rename_limit() {
+    let server = S3Server::start();
+    for n in 0..12 {
+        server.put(&format!("d/{n}"), "x");
+    }
+    let mount = Daemon::new(&server).arg("--rename-limit", "10").start();
+    assert_eq!(errno(fs::rename(mount.join("d"), mount.join("e"))), libc::EMFILE);
+    assert_eq!((entries(&mount.join("d")).len(), mount.join("e").exists()), (12, false));
+}
+
+/// Files that say what they are called.
+const FILES: usize = 1000;
+
+fn rename_among_readers() {
+    let server = S3Server::start();
+    for n in 0..FILES {
+        server.put(&format!("t/{}/{n}", n % 10), format!("I am file {n}.").repeat(50));
+    }
+    let mount = Daemon::new(&server).start();
+    let (root, done) = (mount.join("t"), AtomicBool::new(false));
+    let (mut read, mut failed) = (0, 0);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..3)
+            .map(|reader| {
+                let (root, done) = (&root, &done);
+                scope.spawn(move || {
+                    let (mut read, mut failed) = (0_usize, 0_usize);
+                    let mut n = reader;
+                    while !done.load(Ordering::Relaxed) {
+                        n = (n + 7) % FILES;
+                        // A file is wherever it was moved to; where it is not it must not be somebody else.
+                        for place in 0..10 {
+                            match fs::read_to_string(root.join(format!("{place}/{n}"))) {
+                                Ok(content) => {
+                                    assert_eq!(content, format!("I am file {n}.").repeat(50));
+                                    read += 1;
+                                }
+                                Err(_) => failed += 1,
+                            }
+                        }
+                    }
+                    (read, failed)
+                })
+            })
+            .collect();
+        for turn in 0..1000 {
+            // Files move between directories, and every tenth time a whole directory moves away and back.
+            if turn % 10 == 9 {
+                let (here, there) = (root.join(format!("{}", turn / 10 % 10)), root.join("elsewhere"));
+                fs::rename(&here, &there).expect("it can be renamed");
+                fs::rename(&there, &here).expect("it can be renamed back");
+            } else {
+                let n = turn * 13 % FILES;
+                let from = (0..10).map(|place| root.join(format!("{place}/{n}"))).find(|path| path.exists()).expect("it is somewhere");
+                fs::rename(from, root.join(format!("{}/{n}", (n + turn) % 10))).expect("it can be renamed");
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        for reader in readers {
+            let (r, f) = reader.join().expect("no reader saw the bytes of another file");
+            (read, failed) = (read + r, failed + f);
+        }
+    });
+    assert!(read > 100, "{read} reads, {failed} did not find the file");
+    drop(mount);
+    let mount = Daemon::new(&server).flag("--read-only").start();
+    let mut found = Vec::new();
+    for place in entries(&mount.join("t")) {
+        for name in entries(&mount.join(format!("t/{place}"))) {
+            let content = fs::read_to_string(mount.join(format!("t/{place}/{name}"))).expect("it is there");
+            assert_eq!(content, format!("I am file {name}.").repeat(50));
+            found.push(name.parse::<usize>().expect("a number"));
+        }
+    }
+    found.sort_unstable();
+    assert_eq!(found, (0..FILES).collect::<Vec<_>>(), "every file is there once");
+}
+
+fn links() {
+    let server = S3Server::start();
+    server.put("dir/file", "content");
+    let mount = Daemon::new(&server).start();
+    let targets = ["dir/file", "../x/ÿ und mehr", "/absolute/path", "dir"];
+    for (n, target) in targets.iter().enumerate() {
+        symlink(target, mount.join(format!("link{n}"))).expect("it is new");
+    }
+    assert_eq!(fs::read_to_string(mount.join("link0")).expect("it leads to a file"), "content");
+    assert_eq!(fs::read_to_string(mount.join("link3/file")).expect("it leads to a directory"), "content");
+    assert_eq!(errno(symlink("x", mount.join("link0"))), libc::EEXIST);
+    drop(mount);
+    let mount = Daemon::new(&server).start();
+    let kinds = fs::read_dir(mount.path())
+        .expect("it can be listed")
+        .filter(|entry| entry.as_ref().expect("an entry").file_type().expect("it is told").is_symlink());
+    assert_eq!(kinds.count(), 4);
+    for (n, target) in targets.iter().enumerate() {
+        let link = mount.join(format!("link{n}"));
+        assert_eq!(fs::read_link(&link).expect("it is a link"), Path::new(target));
+        assert_eq!(fs::symlink_metadata(&link).expect("it is there").len(), target.len() as u64);
+    }
+    fs::remove_file(mount.join("link0")).expect("it is there");
+    assert!(fs::symlink_metadata(mount.join("link0")).is_err() && mount.join("dir/file").exists());
+}
+
+fn attributes() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let path = mount.join("file");
+    fs::write(&path, b"#!/bin/sh\n").expect("it is written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).expect("it is taken");
+    let time = UNIX_EPOCH + Duration::new(1_500_000_000, 5_000_000);
+    File::options().write(true).open(&path).expect("it is there").set_modified(time).expect("it is taken");
+    let shown = fs::metadata(&path).expect("it is there");
+    assert_eq!((shown.mode() & 0o7777, shown.modified().expect("it is told")), (0o750, time));
+    fs::rename(&path, mount.join("moved")).expect("it can be renamed");
+    let shown = fs::metadata(mount.join("moved")).expect("it is there");
+    assert_eq!((shown.mode() & 0o7777, shown.modified().expect("it is told")), (0o750, time));
+    fs::write(mount.join("moved"), b"new").expect("it is written");
+    let shown = fs::metadata(mount.join("moved")).expect("it is there");
+    assert_eq!(shown.mode() & 0o7777, 0o750);
+    assert!(shown.modified().expect("it is told") > time, "a time belongs to what was written");
+    assert!(server.metadata("moved").is_empty(), "nothing is stored");
+}
+
+fn posix_attributes() {
+    let server = S3Server::start();
+    let time = UNIX_EPOCH + Duration::new(1_500_000_000, 0);
+    {
+        let mount = Daemon::new(&server).flag("--posix-attributes").start();
+        let path = mount.join("file");
+        fs::write(&path, b"x").expect("it is written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o751)).expect("it is taken");
+        std::os::unix::fs::chown(&path, Some(1234), Some(5678)).expect("it is taken");
+        File::options().write(true).open(&path).expect("it is there").set_modified(time).expect("it is taken");
+    }
+    let stored = server.metadata("file");
+    let value = |name: &str| stored.get(name).map(String::as_str);
+    assert_eq!(
+        (value("mode"), value("uid"), value("gid"), value("mtime")),
+        (Some("33257"), Some("1234"), Some("5678"), Some("1500000000"))
+    );
+    let mount = Daemon::new(&server).flag("--posix-attributes").start();
+    let shown = fs::metadata(mount.join("file")).expect("it is there");
+    assert_eq!((shown.mode() & 0o7777, shown.uid(), shown.gid()), (0o751, 1234, 5678));
+    assert_eq!(shown.modified().expect("it is told"), time);
+}
+
+fn unlink_open() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let mut file = File::options().read(true).write(true).create_new(true).open(mount.join("temporary")).expect("it is new");
+    file.write_all(b"some").expect("it is taken");
+    fs::remove_file(mount.join("temporary")).expect("it is there");
+    assert!(!mount.join("temporary").exists());
+    file.write_all(b" content").expect("it is taken");
+    let mut read = vec![0; 12];
+    file.read_exact_at(&mut read, 0).expect("it is there for us");
+    assert_eq!((&read[..], file.metadata().expect("it is open").len()), (&b"some content"[..], 12));
+    drop(file);
+    assert!(server.object("temporary").is_none());
+    assert_eq!(entries(mount.path()), Vec::<String>::new());
+}
+
+fn extended_attributes() {
+    let server = S3Server::start();
+    let etag = server.put("file.json", "{}");
+    let mount = Daemon::new(&server).start();
+    let value = |name: &str| {
+        let mut value = vec![0; 256];
+        let len = rustix::fs::getxattr(mount.join("file.json"), name, &mut value)?;
+        value.truncate(len);
+        Ok::<_, rustix::io::Errno>(String::from_utf8(value).expect("text"))
+    };
+    assert_eq!(value("user.windlass.etag"), Ok(etag));
+    assert_eq!(value("user.windlass.other"), Err(rustix::io::Errno::NODATA));
+    assert_eq!(value("security.capability"), Err(rustix::io::Errno::NODATA));
+    fs::write(mount.join("new.json"), b"{}").expect("it is written");
+    let mut kind = vec![0; 64];
+    let len = rustix::fs::getxattr(mount.join("new.json"), "user.windlass.content-type", &mut kind).expect("it has one");
+    assert_eq!(&kind[..len], b"application/json");
+}
+
+fn refusals() {
+    let server = S3Server::start();
+    server.put("file", "x");
+    let mount = Daemon::new(&server).start();
+    assert!(matches!(errno(fs::hard_link(mount.join("file"), mount.join("other"))), libc::EOPNOTSUPP | libc::EPERM));
+    let fifo = rustix::fs::mknodat(rustix::fs::CWD, mount.join("fifo"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0);
+    assert_eq!(fifo, Err(rustix::io::Errno::PERM));
+    assert_eq!(errno(fs::write(mount.join("x".repeat(256)), b"")), libc::ENAMETOOLONG);
+    let exchange = rustix::fs::renameat_with(
+        rustix::fs::CWD,
+        mount.join("file"),
+        rustix::fs::CWD,
+        mount.join("file2"),
+        rustix::fs::RenameFlags::EXCHANGE,
+    );
+    assert!(exchange.is_err());
+    assert_eq!(server.count(Kind::Put), 0);
+}

@@ -1,0 +1,219 @@
+//! Programs that live in directories: they end well, and a second mount that has seen nothing shows the same tree.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use libtest_mimic::Trial;
+
+use super::look::Look;
+use super::support::S3Server;
+use super::support::mounts::{Daemon, Mount, trial, trial_with};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial_with(&["tar"], "tar_unpacks_and_packs_again", tar),
+        trial_with(&["cp", "diff"], "cp_copies_a_tree_that_diff_finds_equal", cp),
+        trial_with(&["git"], "git_clones_commits_and_finds_nothing_wrong", git),
+        trial_with(&["rsync"], "rsync_copies_nothing_the_second_time", rsync),
+        trial_with(&["python3"], "sqlite_keeps_its_integrity", sqlite),
+        trial_with(&["dd"], "dd_with_fsync_is_in_the_store_when_it_ends", dd),
+        trial_with(&["sh"], "shells_redirect_into_one_object", shell),
+        trial_with(&["fio"], "fio_verifies_what_it_wrote_in_order_and_at_random", fio),
+        trial_with(&["fsx"], "fsx_finds_every_byte_where_it_was_written", fsx),
+        trial("editors_write_beside_and_rename_over", editor),
+    ]
+}
+
+/// Runs `script` in `directory` and panics with what it said when it fails.
+#[track_caller]
+fn sh(directory: &Path, script: &str) -> String {
+    let output = Command::new("sh").args(["-e", "-c", script]).current_dir(directory).env("HOME", directory).output().expect("sh starts");
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{script}: {}\n{said}", output.status);
+    said
+}
+
+/// A tree of many small files, some large ones, deep directories, links and odd names.
+fn tree(at: &Path) {
+    for directory in 0..6 {
+        let path = at.join(format!("dir {directory}/deeper/déep"));
+        fs::create_dir_all(&path).expect("it is a fresh directory");
+        for file in 0..12 {
+            let content: Vec<u8> = (0..file * 3_000 + directory).map(|n: usize| (n * 7 + file) as u8).collect();
+            fs::write(path.join(format!("file+{file}.txt")), content).expect("there is room");
+        }
+        std::os::unix::fs::symlink("deeper/déep/file+3.txt", at.join(format!("dir {directory}/link"))).expect("it is new");
+    }
+    fs::write(at.join("large.bin"), vec![0x5a; 20 << 20]).expect("there is room");
+    fs::write(at.join("empty"), b"").expect("there is room");
+    sh(at, "chmod 755 empty; mkdir hollow");
+}
+
+/// Compares `expected` with `path` of a mount that is made for it.
+#[track_caller]
+fn same_in_a_fresh_mount(server: &S3Server, expected: &Path, path: &str) {
+    let mount = Daemon::new(server).flag("--read-only").start();
+    sh(expected, &format!("diff -r --no-dereference . '{}'", mount.join(path).display()));
+}
+
+fn start(server: &S3Server) -> Mount {
+    Daemon::new(server).start()
+}
+
+fn tar() {
+    let (server, source) = (S3Server::start(), tempfile::tempdir().expect("a temporary directory can be made"));
+    tree(source.path());
+    let mount = start(&server);
+    let archive = source.path().with_extension("tar");
+    sh(source.path(), &format!("tar cf '{}' .", archive.display()));
+    fs::create_dir(mount.join("out")).expect("it is new");
+    sh(&mount.join("out"), &format!("tar xf '{}'", archive.display()));
+    sh(source.path(), &format!("diff -r --no-dereference . '{}'", mount.join("out").display()));
+    sh(&mount.join("out"), "tar cf ../again.tar . && tar df ../again.tar");
+    drop(mount);
+    fs::remove_file(archive).expect("it was made above");
+    same_in_a_fresh_mount(&server, source.path(), "out");
+}
+
+fn cp() {
+    let (server, source) = (S3Server::start(), tempfile::tempdir().expect("a temporary directory can be made"));
+    tree(source.path());
+    let mount = start(&server);
+    sh(source.path(), &format!("cp -a . '{}'", mount.join("copy").display()));
+    sh(mount.path(), &format!("diff -r --no-dereference '{}' copy", source.path().display()));
+    sh(mount.path(), "cp -a copy second && diff -r --no-dereference copy second && rm -r second && test ! -e second");
+    assert_eq!(sh(mount.path(), "stat -c %a copy/empty").trim(), "755");
+    drop(mount);
+    same_in_a_fresh_mount(&server, source.path(), "copy");
+}
+
+fn git() {
+    let (server, source) = (S3Server::start(), tempfile::tempdir().expect("a temporary directory can be made"));
+    tree(source.path());
+    let who = "-c user.name=t -c user.email=t@example.org";
+    sh(source.path(), &format!("git init -q . && git add . && git {who} commit -q -m first"));
+    let mount = start(&server);
+    sh(mount.path(), &format!("git clone -q '{}' work", source.path().display()));
+    sh(
+        &mount.join("work"),
+        &format!("echo more >> empty && git {who} commit -q -a -m second && git mv empty full && git {who} commit -q -m third"),
+    );
+    sh(&mount.join("work"), "git fsck --strict && test -z \"$(git status --porcelain)\" && git gc -q && git fsck --strict");
+    sh(source.path(), &format!("git pull -q '{}' HEAD", mount.join("work").display()));
+    drop(mount);
+    let second = Daemon::new(&server).start();
+    sh(&second.join("work"), "git fsck --strict && git reset -q --hard && test \"$(git log --oneline | wc -l)\" = 3");
+    sh(source.path(), &format!("rmdir hollow && diff -r --no-dereference --exclude=.git . '{}'", second.join("work").display()));
+}
+
+fn rsync() {
+    let (server, source) = (S3Server::start(), tempfile::tempdir().expect("a temporary directory can be made"));
+    tree(source.path());
+    let mount = start(&server);
+    let command = format!("rsync -a --itemize-changes ./ '{}/'", mount.join("copy").display());
+    assert!(sh(source.path(), &command).contains(">f+++++++++ large.bin"));
+    assert_eq!(sh(source.path(), &command), "", "the second run has nothing to do");
+    drop(mount);
+    same_in_a_fresh_mount(&server, source.path(), "copy");
+}
+
+fn sqlite() {
+    let server = S3Server::start();
+    let mount = start(&server);
+    let script = "
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1])
+db.execute('create table t (n integer primary key, text text)')
+for turn in range(5):
+    with db:
+        db.executemany('insert into t (text) values (?)', [('row %d ' % n * 20,) for n in range(400)])
+    with db:
+        db.execute('delete from t where n % 3 = ?', (turn % 3,))
+db.execute('vacuum')
+print(db.execute('pragma integrity_check').fetchone()[0], db.execute('select count(*), sum(length(text)) from t').fetchone())
+db.close()
+";
+    let python = |mount: &Mount, script: &str| {
+        let output = Command::new("python3").args(["-c", script]).arg(mount.join("data.db")).output().expect("python3 starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    };
+    let written = python(&mount, script);
+    assert!(written.starts_with("ok "), "{written}");
+    assert!(!mount.join("data.db-journal").exists());
+    drop(mount);
+    let second = Daemon::new(&server).start();
+    let check = "
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1])
+print(db.execute('pragma integrity_check').fetchone()[0], db.execute('select count(*), sum(length(text)) from t').fetchone())
+";
+    assert_eq!(python(&second, check), written);
+}
+
+fn dd() {
+    let server = S3Server::start();
+    let mount = start(&server);
+    sh(mount.path(), "dd if=/dev/zero of=zeros bs=1M count=30 conv=fsync 2>/dev/null");
+    assert_eq!(server.object("zeros").map(|content| content.len()), Some(30 << 20));
+    sh(mount.path(), "dd if=/dev/urandom of=zeros bs=64k count=3 seek=100 conv=notrunc,fsync 2>/dev/null");
+    let content = server.object("zeros").expect("it is there");
+    assert_eq!(content.len(), 30 << 20);
+    let (before, after) = (100 * (64 << 10), 103 * (64 << 10));
+    assert!(content[..before].iter().all(|&byte| byte == 0) && content[after..].iter().all(|&byte| byte == 0));
+    assert_eq!(&fs::read(mount.join("zeros")).expect("it can be read")[..], &content[..]);
+}
+
+fn shell() {
+    let server = S3Server::start();
+    server.put("out", "the old content");
+    let mount = start(&server);
+    sh(mount.path(), "(echo one; cat /dev/null; sh -c 'echo two'; echo three) > out; echo four >> out");
+    assert_eq!(server.object("out").expect("it is there"), "one\ntwo\nthree\nfour\n");
+    sh(mount.path(), ": > out; test ! -s out; touch new; test -f new");
+    assert_eq!(server.object("out").expect("it is there"), "");
+}
+
+fn fio() {
+    let server = S3Server::start();
+    let mount = start(&server);
+    for (rw, more) in
+        [("write", "--direct=1"), ("write", "--end_fsync=1"), ("randwrite", "--direct=0"), ("randrw", "--fsync=32"), ("rw", "--direct=0")]
+    {
+        let options = "--size=12M --bs=64k --ioengine=psync --verify=crc32c --verify_fatal=1 --do_verify=1 --minimal";
+        sh(Path::new("/"), &format!("fio --name={rw} --filename='{}' --rw={rw} {options} {more}", mount.join(rw).display()));
+    }
+    assert_eq!(server.object("randwrite").map(|content| content.len()), Some(12 << 20));
+}
+
+/// The file system exerciser: reads, writes, maps, truncates and closes one file at random and compares every byte. `cargo install fsx`.
+fn fsx() {
+    let server = S3Server::start();
+    let mount = start(&server);
+    let place = tempfile::tempdir().expect("a temporary directory can be made");
+    // Everything that a mount promises; copy_file_range and the like are done by the kernel with reads and writes.
+    let weights = "[weights]\nclose_open = 5\nread = 20\nwrite = 20\nmapread = 10\nmapwrite = 10\ntruncate = 5\nfsync = 3\nfdatasync = 3\n\
+                   punch_hole = 2\nposix_fallocate = 2\ninvalidate = 2\n";
+    fs::write(place.path().join("fsx.toml"), weights).expect("there is room");
+    for seed in 1..=4 {
+        sh(place.path(), &format!("fsx -f fsx.toml -N 4000 -S {seed} '{}'", mount.join(format!("file{seed}")).display()));
+        let content = fs::read(mount.join(format!("file{seed}"))).unwrap_or_default();
+        assert_eq!(server.object(&format!("file{seed}")).unwrap_or_default(), content);
+    }
+}
+
+fn editor() {
+    let server = S3Server::start();
+    server.put("text", "first\n");
+    let mount = start(&server);
+    for n in 0..5 {
+        fs::rename(mount.join("text"), mount.join("text~")).expect("the backup is made");
+        fs::write(mount.join(".text.swp"), format!("version {n}\n")).expect("it is written");
+        fs::rename(mount.join(".text.swp"), mount.join("text")).expect("it takes the name");
+        assert_eq!(fs::read_to_string(mount.join("text")).expect("it is there"), format!("version {n}\n"));
+        assert_eq!(server.object("text").expect("it is there"), format!("version {n}\n"));
+        fs::remove_file(mount.join("text~")).expect("it was made");
+    }
+    assert_eq!(fs::read_dir(mount.path()).expect("it can be listed").count(), 1);
+}

@@ -1,0 +1,208 @@
+//! What is written from front to back: how many requests it takes, what is in the bucket when, and what errors there are.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use rustix::process::Signal;
+
+use super::look::Look;
+use super::support::mounts::{Daemon, trial};
+use super::support::{Kind, S3Server};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("a_small_file_is_one_put", small),
+        trial("a_large_file_is_its_parts_and_appears_when_it_is_closed", large),
+        trial("a_file_that_is_being_written_can_be_read", read_while_writing),
+        trial("an_old_version_is_read_until_the_new_one_is_there", replace),
+        trial("a_second_writer_of_a_stream_is_told_that_it_is_busy", busy),
+        trial("a_killed_daemon_leaves_the_old_version", killed),
+        trial("sigterm_waits_for_writers_and_leaves_no_upload", terminated),
+        trial("sigterm_names_what_it_could_not_wait_for", not_waited_for),
+        trial("a_refused_upload_is_an_error_of_close_and_leaves_nothing", refused),
+        trial("appending_copies_what_is_there_inside_the_store", append),
+        trial("a_file_opened_for_both_is_one_stream_too", both_ways),
+    ]
+}
+
+const MIB: usize = 1 << 20;
+
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|n| (n.wrapping_mul(31) >> 3) as u8 ^ seed as u8).collect()
+}
+
+fn small() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    fs::write(mount.join("small.json"), b"{}").expect("it is written");
+    assert_eq!(server.object("small.json").expect("it is there when close has returned"), "{}");
+    assert_eq!((server.count(Kind::Put), server.count(Kind::CreateUpload)), (1, 0));
+    assert_eq!(server.content_type("small.json").as_deref(), Some("application/json"));
+    // Seen at once, without asking: this mount has written it.
+    server.reset_log();
+    assert_eq!(fs::metadata(mount.join("small.json")).expect("it is there").len(), 2);
+    assert_eq!(server.requests().len(), 0);
+}
+
+fn large() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let content = pattern(40 * MIB + 12_345, 1);
+    let mut file = File::create(mount.join("large")).expect("it can be made");
+    for piece in content.chunks(MIB) {
+        file.write_all(piece).expect("it is taken");
+    }
+    assert!(server.object("large").is_none(), "it is not there before it is whole");
+    assert!(server.wait_for(|requests| requests.iter().filter(|request| request.kind == Kind::UploadPart).count() >= 4), "it streams");
+    drop(file);
+    assert_eq!(server.object("large").expect("it is there"), content);
+    let counts = [Kind::CreateUpload, Kind::UploadPart, Kind::CompleteUpload, Kind::Put].map(|kind| server.count(kind));
+    assert_eq!(counts, [1, 6, 1, 0], "parts of 8 MiB, and the rest");
+    assert_eq!(fs::read(mount.join("large")).expect("it can be read"), content);
+}
+
+fn read_while_writing() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let content = pattern(3 * MIB, 2);
+    let mut file = File::create(mount.join("new")).expect("it can be made");
+    file.write_all(&content).expect("it is taken");
+    assert_eq!(fs::metadata(mount.join("new")).expect("it is there").len(), content.len() as u64);
+    assert!(fs::read_dir(mount.path()).expect("it can be listed").any(|entry| entry.expect("an entry").file_name() == "new"));
+    assert_eq!(fs::read(mount.join("new")).expect("it can be read"), content);
+    assert!(server.object("new").is_none(), "the bucket has nothing of it yet");
+    file.write_all(b"more").expect("it is taken");
+    assert_eq!(fs::read(mount.join("new")).expect("it can be read").len(), content.len() + 4);
+    drop(file);
+    assert_eq!(server.object("new").expect("it is there").len(), content.len() + 4);
+}
+
+fn replace() {
+    let server = S3Server::start();
+    let old = pattern(2 * MIB, 3);
+    server.put("file", old.clone());
+    let mount = Daemon::new(&server).start();
+    let mut reader = File::open(mount.join("file")).expect("it is there");
+    let mut start = vec![0; MIB];
+    std::io::Read::read_exact(&mut reader, &mut start).expect("it can be read");
+    let mut writer = File::create(mount.join("file")).expect("it can be replaced");
+    writer.write_all(b"the new content").expect("it is taken");
+    // Who has it open reads on, who opens it now reads the same.
+    let mut rest = vec![0; MIB];
+    reader.read_exact_at(&mut rest, MIB as u64).expect("the old version is still there");
+    assert_eq!([start, rest].concat(), old);
+    assert_eq!(fs::read(mount.join("file")).expect("it can be opened"), old);
+    drop(writer);
+    assert_eq!(fs::read(mount.join("file")).expect("it can be read"), b"the new content");
+    assert_eq!(server.object("file").expect("it is there"), "the new content");
+}
+
+fn busy() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let mut first = File::create(mount.join("file")).expect("it can be made");
+    first.write_all(b"first").expect("it is taken");
+    let second = File::options().write(true).open(mount.join("file")).expect_err("it streams to the store");
+    assert_eq!(second.raw_os_error(), Some(libc::EBUSY));
+    drop(first);
+    fs::write(mount.join("file"), b"second").expect("nobody writes to it now");
+    assert_eq!(server.object("file").expect("it is there"), "second");
+}
+
+fn killed() {
+    let server = S3Server::start();
+    server.put("file", "old");
+    let mut mount = Daemon::new(&server).start();
+    let mut file = File::create(mount.join("file")).expect("it can be replaced");
+    file.write_all(&pattern(30 * MIB, 4)).expect("it is taken");
+    mount.signal(Signal::KILL);
+    mount.wait();
+    assert_eq!(server.object("file").expect("it is there"), "old");
+    drop(file);
+}
+
+fn terminated() {
+    let server = S3Server::start();
+    let mut mount = Daemon::new(&server).start();
+    let content = pattern(20 * MIB, 5);
+    let path = mount.join("file");
+    let mut file = File::create(&path).expect("it can be made");
+    file.write_all(&content[..10 * MIB]).expect("it is taken");
+    mount.signal(Signal::TERM);
+    // Nothing new begins, but who has begun comes to the end.
+    let refused = std::iter::repeat_with(|| File::create(path.with_file_name("late"))).take(500).find_map(|result| {
+        std::thread::sleep(Duration::from_millis(10));
+        result.err()
+    });
+    assert!(refused.is_some(), "files can still be made");
+    file.write_all(&content[10 * MIB..]).expect("it is taken");
+    drop(file);
+    assert!(mount.wait().success(), "{}", mount.log());
+    assert_eq!(server.object("file").expect("it is there"), content);
+    assert_eq!(server.unfinished_uploads(), 0);
+}
+
+fn not_waited_for() {
+    let server = S3Server::start();
+    server.put("file", "old");
+    let mut mount = Daemon::new(&server).arg("--drain-timeout", "1s").start();
+    let mut file = File::create(mount.join("file")).expect("it can be replaced");
+    file.write_all(&pattern(20 * MIB, 6)).expect("it is taken");
+    mount.signal(Signal::TERM);
+    assert_eq!(mount.wait().code(), Some(5), "{}", mount.log());
+    assert!(mount.log().contains("file"), "{}", mount.log());
+    assert_eq!(server.object("file").expect("it is there"), "old");
+    assert_eq!(server.unfinished_uploads(), 0);
+    drop(file);
+}
+
+fn refused() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).arg("--retries", "1").start();
+    server.refuse_writes();
+    let file = File::create(mount.join("file")).expect("the name is not asked for");
+    (&file).write_all(b"content").expect("it is taken");
+    let error = file.sync_all().expect_err("the store refuses it");
+    assert_eq!(error.raw_os_error(), Some(libc::EACCES));
+    drop(file);
+    assert!(!mount.join("file").exists(), "what did not reach the bucket is not there");
+    server.clear_faults();
+    fs::write(mount.join("file"), b"content").expect("now it is taken");
+    assert_eq!(server.object("file").expect("it is there"), "content");
+}
+
+fn append() {
+    let server = S3Server::start();
+    let content = pattern(20 * MIB, 7);
+    server.put("log", content.clone());
+    let mount = Daemon::new(&server).start();
+    let mut file = File::options().append(true).open(mount.join("log")).expect("it can be appended to");
+    file.write_all(b"one more line\n").expect("it is taken");
+    drop(file);
+    assert_eq!(server.object("log").expect("it is there"), [&content[..], b"one more line\n"].concat());
+    assert!(server.count(Kind::CopyPart) > 0);
+    let sent: u64 = server.requests().iter().map(|request| request.content_length).sum();
+    assert!(sent < 10 * MIB as u64, "{sent} bytes were sent for one line");
+}
+
+fn both_ways() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let content = pattern(24 * MIB, 8);
+    let mut options = File::options();
+    let file = options.read(true).write(true).create(true).custom_flags(libc::O_DIRECT).open(mount.join("file")).expect("it can be made");
+    let mut aligned = vec![0; MIB + 4096];
+    let start = aligned.as_ptr().align_offset(4096);
+    for (n, piece) in content.chunks(MIB).enumerate() {
+        aligned[start..start + MIB].copy_from_slice(piece);
+        file.write_all_at(&aligned[start..start + MIB], (n * MIB) as u64).expect("it is taken");
+    }
+    file.sync_all().expect("it is in the store");
+    assert_eq!(server.object("file").expect("it is there"), content);
+    assert_eq!(server.count(Kind::UploadPart), 3);
+    file.read_exact_at(&mut aligned[start..start + MIB], 5 * MIB as u64).expect("it can be read");
+    assert_eq!(aligned[start..start + MIB], content[5 * MIB..6 * MIB]);
+}
