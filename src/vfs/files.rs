@@ -235,11 +235,16 @@ impl Files {
         }
     }
 
-    /// The attributes of a file whose version is no longer what the store has, but still being read.
+    /// The attributes of a file whose version is no longer what the store has, but still being read, or whose name is gone while it is
+    /// open.
     pub fn attributes_of_old(&self, ino: Inode) -> Option<Attr> {
+        let is_nameless = self.names.is_nameless(ino);
         let latest = self.latest.lock();
-        let latest = latest.get(&ino).filter(|latest| latest.state.superseded.load(Ordering::SeqCst) && latest.is_being_read())?;
-        self.names.attr(ino, latest.meta.key.as_bytes(), &What::File(FileFacts::from(&latest.meta)))
+        let is_old = |latest: &&Latest| latest.state.superseded.load(Ordering::SeqCst) && latest.is_being_read();
+        let is_open = |latest: &&Latest| Arc::strong_count(&latest.state) > 1;
+        let latest = latest.get(&ino).filter(|latest| if is_nameless { is_open(latest) } else { is_old(latest) })?;
+        let attr = self.names.attr(ino, latest.meta.key.as_bytes(), &What::File(FileFacts::from(&latest.meta)))?;
+        Some(Attr { nlink: u32::from(!is_nameless), ..attr })
     }
 
     /// The kernel forgot an inode, and with it its pages.

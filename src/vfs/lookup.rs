@@ -204,6 +204,12 @@ impl Names {
         self.inodes.lock().retire(ino);
     }
 
+    /// Whether the name of `ino` is gone, or stands for another inode.
+    pub(super) fn is_nameless(&self, ino: Inode) -> bool {
+        let inodes = self.inodes.lock();
+        inodes.knows(ino) && inodes.is_retired(ino)
+    }
+
     /// Whether the content of `ino` is being changed through this mount.
     pub fn is_being_written(&self, ino: Inode) -> bool {
         self.drafts.get(ino).is_some()

@@ -57,7 +57,7 @@ impl Edits {
         Ok(())
     }
 
-    async fn set_own(&self, ino: Inode, mut new: NewAttributes) -> Result<()> {
+    async fn set_own(&self, ino: Inode, new: NewAttributes) -> Result<()> {
         if let Some(draft) = self.names.drafts.get(ino) {
             // After a commit that is under way: what is set belongs to the version that it makes.
             let _turn = draft.turn.lock().await;
@@ -79,9 +79,6 @@ impl Edits {
             return Ok(());
         }
         let meta = self.names.fresh_object(ino).await?;
-        if new.modified.is_some() && new.accessed.is_none() {
-            new.accessed = new.modified;
-        }
         self.names.own.set(&path, new, Some(meta.etag.clone()));
         if self.names.options.posix_attributes {
             self.store_own(&path).await?;

@@ -293,6 +293,15 @@ fn unlink_open() {
     drop(file);
     assert!(server.object("temporary").is_none());
     assert_eq!(entries(mount.path()), Vec::<String>::new());
+
+    // What was in the bucket before shows its attributes too, and a new file of its name is another one.
+    server.put("old", "12345");
+    let file = File::options().read(true).write(true).open(mount.join("old")).expect("it is there");
+    fs::remove_file(mount.join("old")).expect("it is there");
+    fs::write(mount.join("old"), b"new").expect("the name is free");
+    let shown = file.metadata().expect("it is open");
+    assert_eq!((shown.len(), shown.nlink()), (5, 0));
+    assert_eq!(fs::metadata(mount.join("old")).expect("it is there").len(), 3);
 }
 
 fn extended_attributes() {
