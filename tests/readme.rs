@@ -83,7 +83,7 @@ fn vocabulary() -> (BTreeSet<String>, BTreeSet<String>) {
 fn every_flag_and_subcommand_exists() {
     let (commands, mut flags) = vocabulary();
     // Words of other programs, and of every program of clap.
-    flags.extend(["help", "release", "device", "cap-add"].map(str::to_owned));
+    flags.extend(["help", "release", "bench", "device", "cap-add"].map(str::to_owned));
     // Of the side-by-side harness.
     flags.extend(["bin", "plan", "w7-large"].map(str::to_owned));
     let text = readme();
