@@ -122,6 +122,23 @@ fn killed() {
     mount.wait();
     assert_eq!(server.object("file").expect("it is there"), "old");
     drop(file);
+
+    // The parts that it sent are found and removed, when they are as old as was said.
+    assert_eq!(server.unfinished_uploads(), 1);
+    assert!(mpu(&server, &["list"]).contains("  file\n"));
+    mpu(&server, &["abort"]);
+    assert_eq!(server.unfinished_uploads(), 1, "it is younger than a day");
+    assert!(mpu(&server, &["abort", "--older-than", "0s"]).contains("  file\n"));
+    assert_eq!((server.unfinished_uploads(), mpu(&server, &["list"])), (0, String::new()));
+}
+
+/// What `windlass mpu` prints.
+fn mpu(server: &S3Server, words: &[&str]) -> String {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_windlass"));
+    command.arg("mpu").args(words).arg("s3://test-bucket").args(["--endpoint", &server.endpoint()]).env_clear().envs(server.client_env());
+    let output = command.output().expect("the program starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
 }
 
 fn terminated() {
