@@ -45,67 +45,57 @@ impl Bucket {
         self.edits.clone().ok_or(Error::ReadOnly)
     }
 
-    /// Runs an operation without a result as a task.
+    /// Runs an operation as a task and answers with what it came to; on a read-only mount with the refusal, at once.
+    fn change<T, R, F>(&self, name: &'static str, reply: R, operation: impl FnOnce(Arc<Edits>) -> F, answer: fn(Result<T, Errno>, R))
+    where
+        T: Send + 'static,
+        R: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        match self.edits() {
+            Err(error) => answer(Err(errno(name, &error)), reply),
+            Ok(edits) => {
+                let operation = operation(edits);
+                self.runtime.spawn(async move { answer(operation.await.map_err(|error| errno(name, &error)), reply) });
+            }
+        }
+    }
+
+    /// [`change`](Self::change) without a result.
     pub(super) fn empty<F>(&self, name: &'static str, reply: ReplyEmpty, operation: impl FnOnce(Arc<Edits>) -> F)
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        match self.edits() {
-            Err(error) => reply.error(errno(name, &error)),
-            Ok(edits) => {
-                let operation = operation(edits);
-                self.runtime.spawn(async move {
-                    match operation.await {
-                        Ok(()) => reply.ok(),
-                        Err(error) => reply.error(errno(name, &error)),
-                    }
-                });
-            }
-        }
+        self.change(name, reply, operation, |result, reply| match result {
+            Ok(()) => reply.ok(),
+            Err(errno) => reply.error(errno),
+        });
     }
 
-    /// Runs an operation that makes an entry as a task.
+    /// [`change`](Self::change) that makes an entry.
     pub(super) fn entry<F>(&self, name: &'static str, reply: ReplyEntry, operation: impl FnOnce(Arc<Edits>) -> F)
     where
         F: Future<Output = Result<Entry>> + Send + 'static,
     {
-        match self.edits() {
-            Err(error) => reply.error(errno(name, &error)),
-            Ok(edits) => {
-                let operation = operation(edits);
-                self.runtime.spawn(async move {
-                    match operation.await {
-                        Ok(made) => reply.entry(&made.ttl, &attr(&made.attr), GENERATION),
-                        Err(error) => reply.error(errno(name, &error)),
-                    }
-                });
-            }
-        }
+        self.change(name, reply, operation, |result, reply| match result {
+            Ok(made) => reply.entry(&made.ttl, &attr(&made.attr), GENERATION),
+            Err(errno) => reply.error(errno),
+        });
     }
 
     pub(super) fn open_for_writing(&self, caller: Caller, ino: Inode, access: Access, reply: ReplyOpen) {
-        let edits = match self.edits() {
-            Ok(edits) => edits,
-            Err(error) => return reply.error(errno("open", &error)),
-        };
-        self.runtime.spawn(async move {
-            match edits.open(ino, access, caller).await {
-                Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(&opened, true)),
-                Err(error) => reply.error(errno("open", &error)),
-            }
+        let open = |edits: Arc<Edits>| async move { edits.open(ino, access, caller).await };
+        self.change("open", reply, open, |result, reply| match result {
+            Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(&opened, true)),
+            Err(errno) => reply.error(errno),
         });
     }
 
     pub(super) fn create_file(&self, caller: Caller, parent: Inode, name: OsString, mode: u32, access: Access, reply: ReplyCreate) {
-        let edits = match self.edits() {
-            Ok(edits) => edits,
-            Err(error) => return reply.error(errno("create", &error)),
-        };
-        self.runtime.spawn(async move {
-            match edits.create(parent, name.as_bytes(), permissions(mode), access, caller).await {
-                Ok((entry, opened)) => created(&entry, &opened, reply),
-                Err(error) => reply.error(errno("create", &error)),
-            }
+        let create = |edits: Arc<Edits>| async move { edits.create(parent, name.as_bytes(), permissions(mode), access, caller).await };
+        self.change("create", reply, create, |result, reply| match result {
+            Ok((entry, opened)) => created(&entry, &opened, reply),
+            Err(errno) => reply.error(errno),
         });
     }
 
@@ -136,15 +126,10 @@ impl Bucket {
     }
 
     pub(super) fn read_draft(&self, handle: HandleId, ino: Inode, offset: u64, len: u32, reply: ReplyData) {
-        let edits = match self.edits() {
-            Ok(edits) => edits,
-            Err(error) => return reply.error(errno("read", &error)),
-        };
-        self.runtime.spawn(async move {
-            match edits.read(handle, ino, offset, len as usize).await {
-                Ok(data) => reply.data(&data),
-                Err(error) => reply.error(errno("read", &error)),
-            }
+        let read = |edits: Arc<Edits>| async move { edits.read(handle, ino, offset, len as usize).await };
+        self.change("read", reply, read, |result, reply| match result {
+            Ok(data) => reply.data(&data),
+            Err(errno) => reply.error(errno),
         });
     }
 
@@ -170,15 +155,11 @@ impl Bucket {
     }
 
     pub(super) fn set_attributes(&self, ino: Inode, handle: Option<FileHandle>, set: SetAttributes, reply: ReplyAttr) {
-        let edits = match self.edits() {
-            Ok(edits) => edits,
-            Err(error) => return reply.error(errno("setattr", &error)),
-        };
-        self.runtime.spawn(async move {
-            match edits.set_attributes(ino, handle.map(|handle| HandleId(handle.0)), set).await {
-                Ok((found, ttl)) => reply.attr(&ttl, &attr(&found)),
-                Err(error) => reply.error(errno("setattr", &error)),
-            }
+        let handle = handle.map(|handle| HandleId(handle.0));
+        let change = |edits: Arc<Edits>| async move { edits.set_attributes(ino, handle, set).await };
+        self.change("setattr", reply, change, |result, reply| match result {
+            Ok((found, ttl)) => reply.attr(&ttl, &attr(&found)),
+            Err(errno) => reply.error(errno),
         });
     }
 

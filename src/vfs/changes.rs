@@ -7,6 +7,7 @@ use super::fact::What;
 use super::inodes::Inode;
 use super::listing::FileFacts;
 use super::lookup::Names;
+use super::stat_cache::split;
 use crate::store::Key;
 
 impl Names {
@@ -56,8 +57,7 @@ impl Names {
 /// The directory that holds `path`, with its `/`.
 pub(super) fn directory_of(path: &Key) -> Key {
     let bytes = path.as_bytes();
-    let bytes = bytes.strip_suffix(b"/").unwrap_or(bytes);
-    Key::from(&bytes[..bytes.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1)])
+    Key::from(split(bytes.strip_suffix(b"/").unwrap_or(bytes)).0)
 }
 
 #[cfg(test)]

@@ -336,6 +336,6 @@ fn file_in(fact: Fact, key: Key) -> Result<ObjectMeta> {
     }
 }
 
-fn object_meta(key: Key, facts: FileFacts) -> ObjectMeta {
+pub(super) fn object_meta(key: Key, facts: FileFacts) -> ObjectMeta {
     ObjectMeta { key, size: facts.size, etag: facts.etag, modified: facts.modified }
 }

@@ -12,8 +12,9 @@ use super::edits::{Caller, Edits};
 use super::fact::{Fact, What};
 use super::inodes::Inode;
 use super::listing::{Extra, FileFacts};
+use super::probe::first_below;
 use super::{Error, Result, posix};
-use crate::store::{Condition, ErrorKind, Headers, Key, ListRequest, ObjectMeta, PutRequest};
+use crate::store::{Condition, ErrorKind, Headers, Key, ListRequest, PutRequest};
 
 /// What directory markers are, so that other clients see a directory.
 const DIRECTORY_TYPE: &str = "application/x-directory";
@@ -167,22 +168,13 @@ impl Edits {
 
     /// Whether there is nothing at or below `directory`.
     async fn is_gone(&self, directory: &Key) -> Result<bool> {
-        let mut request = ListRequest { prefix: directory.clone(), delimited: false, token: None, max_keys: 1 };
-        loop {
-            let page = self.store.list(&request).await?;
-            if let Some(first) = page.objects.first() {
-                if first.key == *directory {
-                    // The marker is there: it is remembered, so that the next file removed needs not ask.
-                    let name = Key::from(directory.as_bytes().strip_suffix(b"/").unwrap_or_default());
-                    self.names.cache.learn_name(&name, What::Directory(Some(first.modified)), tokio::time::Instant::now());
-                }
-                return Ok(false);
-            }
-            if page.next.is_none() || page.next == request.token {
-                return Ok(true);
-            }
-            request.token = page.next;
+        let Some(first) = first_below(&*self.store, directory).await? else { return Ok(true) };
+        if first.key == *directory {
+            // The marker is there: it is remembered, so that the next file removed needs not ask.
+            let name = Key::from(directory.as_bytes().strip_suffix(b"/").unwrap_or_default());
+            self.names.cache.learn_name(&name, What::Directory(Some(first.modified)), tokio::time::Instant::now());
         }
+        Ok(false)
     }
 
     /// Makes a symbolic link. Counts as one lookup.
@@ -212,11 +204,6 @@ impl Edits {
         let fact = self.names.known_name(&path).unwrap_or(fact);
         self.names.remember(parent, &path, &Fact { what: What::File(facts), ..fact })
     }
-}
-
-/// The object under `path`, of which `facts` are known.
-pub(super) fn object(path: &Key, facts: FileFacts) -> ObjectMeta {
-    ObjectMeta { key: path.clone(), size: facts.size, etag: facts.etag, modified: facts.modified }
 }
 
 fn is_replaced(error: &Error) -> bool {

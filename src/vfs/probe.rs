@@ -127,7 +127,7 @@ async fn head(store: &dyn ObjectStore, cache: &StatCache, path: &Key, named_unti
 }
 
 /// The first object at or below `directory`. A page may be empty and not the last: stores filter after they count.
-async fn first_below(store: &dyn ObjectStore, directory: &Key) -> store::Result<Option<ObjectMeta>> {
+pub(super) async fn first_below(store: &dyn ObjectStore, directory: &Key) -> store::Result<Option<ObjectMeta>> {
     let mut request = ListRequest { prefix: directory.clone(), delimited: false, token: None, max_keys: 1 };
     loop {
         let page = store.list(&request).await?;

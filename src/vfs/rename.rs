@@ -12,7 +12,7 @@ use super::edits::Edits;
 use super::fact::{Fact, What};
 use super::inodes::Inode;
 use super::listing::FileFacts;
-use super::namespace::object;
+use super::lookup::object_meta;
 use super::{Error, Result};
 use crate::store::{self, Condition, ErrorKind, Key, ListRequest, ObjectMeta, Op};
 
@@ -35,7 +35,7 @@ impl Edits {
         let there = match &target {
             Some(draft) => draft.committed(),
             None => match self.fact(new_parent, new_name).await?.1.what {
-                What::File(facts) => Some(object(&to, facts)),
+                What::File(facts) => Some(object_meta(to.clone(), facts)),
                 What::Directory(_) if no_replace => return Err(Error::Exists),
                 What::Directory(_) | What::Absent => None,
             },
@@ -92,10 +92,10 @@ impl Edits {
     /// The version of `path` to copy: that which is believed, when it is known which that is.
     async fn current(&self, path: &Key, facts: FileFacts) -> Result<ObjectMeta> {
         if facts.names_version() {
-            return Ok(object(path, facts));
+            return Ok(object_meta(path.clone(), facts));
         }
         match self.names.probe.object(path, None).await?.what {
-            What::File(facts) => Ok(object(path, facts)),
+            What::File(facts) => Ok(object_meta(path.clone(), facts)),
             What::Directory(_) | What::Absent => Err(Error::NotFound),
         }
     }

@@ -252,7 +252,7 @@ fn combine(listed: Fact, before: Fact) -> Fact {
 }
 
 /// The directory of a path, with its `/`, and the name in it.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     path.split_at(path.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1))
 }
 
