@@ -16,6 +16,9 @@ use crate::writer::{Outcome, WriteError};
 /// How often is looked whether writers have come to an end.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How long a file that only got a length waits for its content after its last close.
+const BLANK: Duration = Duration::from_secs(2);
+
 impl Edits {
     /// Puts the content of `draft` into the store, if it is not there already.
     ///
@@ -55,6 +58,15 @@ impl Edits {
                 draft.on_failure();
                 Err(error.into())
             }
+        }
+    }
+
+    /// Gives whoever made `draft` only so long the time to open it again and write to it.
+    pub(super) async fn wait_for_content(&self, draft: &Draft) {
+        let until = Instant::now() + BLANK;
+        let may_wait = || draft.waits_for_content() && !draft.is_unlinked() && !self.has_writers(draft.ino) && !self.is_ending();
+        while may_wait() && Instant::now() < until {
+            tokio::time::sleep(LOOK).await;
         }
     }
 

@@ -129,10 +129,16 @@ impl Draft {
         self.state.lock().closed
     }
 
+    /// Whether it has a length and nothing else: what follows is probably its content.
+    pub fn waits_for_content(&self) -> bool {
+        self.content.is_blank() && self.content.size() > 0 && !self.is_exclusive()
+    }
+
     /// Whether a close has to commit it. The first close of a file that was opened empty and not written may be that of a shell
-    /// which has just duplicated the descriptor: committing it would replace the old content before there is new.
+    /// which has just duplicated the descriptor: committing it would replace the old content before there is new. And a file that only
+    /// got its length (as fio and databases do first, and close it) would be sent twice, the first time as zeros.
     pub fn wants_commit(&self) -> bool {
-        if !self.content.is_dirty() {
+        if !self.content.is_dirty() || self.waits_for_content() {
             return false;
         }
         let mut state = self.state.lock();

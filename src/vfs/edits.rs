@@ -167,19 +167,17 @@ impl Edits {
                 tokio::time::sleep(LOOK).await;
                 continue;
             }
-            // Its last writer is gone: what comes next sees what became of it.
-            drop(draft.turn.lock().await);
+            // Its last writer is gone: what comes next fills it if it is blank, or sees what became of it.
+            let turn = draft.turn.lock().await;
+            let is_there = self.names.drafts.get(ino).is_some_and(|known| Arc::ptr_eq(&known, &draft));
+            if is_there && draft.content.is_blank() {
+                return self.open_draft(draft.clone(), access, caller).await;
+            }
+            drop(turn);
             tokio::time::sleep(LOOK).await;
         };
         match draft {
-            Some(draft) if access.truncate => {
-                if !draft.content.is_dirty() {
-                    draft.on_replace();
-                }
-                draft.content.truncate(0).await?;
-                self.on_write(&draft);
-                Ok(self.register(ino, Some(draft), access, caller))
-            }
+            Some(draft) if access.truncate => self.open_draft(draft, access, caller).await,
             Some(draft) if access.write || !draft.is_hidden_from_readers() => Ok(self.register(ino, Some(draft), access, caller)),
             Some(_) => {
                 // Past the kernel's pages, whose size is that of what is being written.
@@ -198,6 +196,18 @@ impl Edits {
                 Ok(opened)
             }
         }
+    }
+
+    /// Opens what is being written for more of it.
+    async fn open_draft(&self, draft: Arc<Draft>, access: Access, caller: Caller) -> Result<Opened> {
+        if access.truncate {
+            if !draft.content.is_dirty() {
+                draft.on_replace();
+            }
+            draft.content.truncate(0).await?;
+            self.on_write(&draft);
+        }
+        Ok(self.register(draft.ino, Some(draft), access, caller))
     }
 
     /// Opens a file of which nothing is kept.
@@ -333,9 +343,14 @@ impl Edits {
                 left == 0
             };
             if let Some(draft) = self.names.drafts.get(edit.ino).filter(|_| is_last) {
+                self.wait_for_content(&draft).await;
                 self.end(&draft).await;
             }
         }
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
     }
 
     pub(super) fn has_writers(&self, ino: Inode) -> bool {
@@ -412,7 +427,7 @@ impl Edits {
     }
 
     fn check_open(&self) -> Result<()> {
-        if self.ending.load(Ordering::Relaxed) { Err(Error::Ending) } else { Ok(()) }
+        if self.is_ending() { Err(Error::Ending) } else { Ok(()) }
     }
 
     /// From now on nothing new is written.

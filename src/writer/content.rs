@@ -130,6 +130,12 @@ impl Content {
         !state.discarded && (state.unsaved || state.untold.is_some())
     }
 
+    /// Whether it is new and nothing was written to it yet: its size is all there is.
+    pub fn is_blank(&self) -> bool {
+        let state = self.inner.state.lock();
+        state.unsaved && matches!(&state.kind, Kind::Streaming(stream) if stream.is_blank())
+    }
+
     /// Whether it is a staged file by now, which any number of handles can write to.
     pub fn is_staged(&self) -> bool {
         matches!(self.inner.state.lock().kind, Kind::Staged(_))

@@ -193,6 +193,12 @@ impl Stream {
         }
     }
 
+    /// Whether it is all holes, and nobody was told of it.
+    pub fn is_blank(&self) -> bool {
+        let is_empty = |slot: &Slot| matches!(slot, Slot::Hole) || matches!(slot, Slot::Open(open) if open.covered.is_empty());
+        !self.saved && self.upload.is_none() && self.slots.iter().all(is_empty)
+    }
+
     /// Where the first hole begins.
     fn end_of_front(&mut self) -> u64 {
         while self.slots.get(self.front).is_some_and(|slot| self.is_slot_whole(self.front, slot)) {
