@@ -217,6 +217,18 @@ impl Files {
         self.open.read().get(&handle).cloned().ok_or(Error::BadHandle)
     }
 
+    /// The bytes of `version` of `ino` that are in memory for those who have it open, with their places.
+    pub(super) fn in_memory(&self, ino: Inode, version: &ETag) -> Vec<(u64, ReadData)> {
+        let open: Vec<_> = self.open.read().values().filter(|file| file.ino == ino).cloned().collect();
+        let objects = open.iter().map(|file| Arc::clone(&file.version.lock().object));
+        let Some(object) = objects.filter(|object| object.etag() == version).next() else { return Vec::new() };
+        let there = |range: std::ops::Range<u64>| {
+            let data = object.begin(0, range.start, (range.end - range.start) as usize).ready()?;
+            Some((range.start, data))
+        };
+        object.resident().into_iter().filter_map(there).collect()
+    }
+
     /// The kernel closed the handle for good.
     pub fn release(&self, handle: HandleId) {
         let file = self.open.write().remove(&handle);
@@ -244,6 +256,9 @@ impl Files {
     /// open.
     pub fn attributes_of_old(&self, ino: Inode) -> Option<Attr> {
         let is_nameless = self.names.is_nameless(ino);
+        if is_nameless && self.names.is_being_written(ino) {
+            return None;
+        }
         let latest = self.latest.lock();
         let is_old = |latest: &&Latest| latest.state.superseded.load(Ordering::SeqCst) && latest.is_being_read();
         let is_open = |latest: &&Latest| Arc::strong_count(&latest.state) > 1;
