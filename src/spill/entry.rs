@@ -18,8 +18,9 @@ use super::format::{CHUNK_BYTES, CHUNK_PIECES, Header, Name, SLOT_BYTES};
 use super::ledger::{Charge, Ledger};
 use super::whole::Stamp;
 
-/// Tries to lock a map that another process holds, and how long between them: it writes a chunk meanwhile.
-const TRIES: usize = 20;
+/// Tries to lock a map that another process holds, and how long between them: it writes a chunk meanwhile, and so may others that wait.
+/// Whoever adds does so behind the readers' backs and can wait for a good while; a piece that is not added is fetched again.
+const TRIES: usize = 400;
 const PAUSE: Duration = Duration::from_micros(500);
 /// File systems keep the first few extents of a file in its inode, and others in blocks that are allocated when they write back,
 /// which is later than we look.

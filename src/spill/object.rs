@@ -166,7 +166,7 @@ impl SpillObject {
 
     /// A piece was not what its slot says: it is taken back, unless it was evicted or replaced while it was read.
     fn damaged(&self, entry: &Entry, piece: u64) -> io::Result<()> {
-        *entry.verified.lock() = None;
+        self.engine.on_verified(entry, None);
         let Turn::Locked(locked) = entry.lock(&self.engine.layout)? else { return Ok(()) };
         let Some(sum) = locked.pair.sums(entry.header(), &(piece..piece + 1))?[0] else { return Ok(()) };
         let mut bytes = vec![0; entry.header().piece_len(piece)];
@@ -217,7 +217,7 @@ impl SpillObject {
         }
         let unchanged = self.engine.quietly("verifying", entry, state()).flatten() == Some(before);
         if unchanged {
-            *entry.verified.lock() = Some(before);
+            self.engine.on_verified(entry, Some(before));
         }
         unchanged
     }
