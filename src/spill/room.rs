@@ -2,6 +2,7 @@
 //! Invariant: room is counted as free when it is.
 
 use std::io;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::entry::{Removed, Turn};
@@ -169,18 +170,58 @@ impl Engine {
     }
 
     fn rescan_is_due(&self, now: Instant) -> bool {
+        let (known, evictions) = (self.known(), self.counters.evictions.load(Ordering::Relaxed));
         let mut rescan = self.rescan.lock();
-        let due = rescan.wanted && rescan.last.is_none_or(|last| now.saturating_duration_since(last) >= RESCAN_EVERY);
+        // Whoever evicts and knows little of what is there evicts its own, and spares what others added.
+        let wanted = rescan.wanted || evictions > rescan.evictions && known.is_less_than(rescan.known);
+        let due = wanted && rescan.last.is_none_or(|last| now.saturating_duration_since(last) >= RESCAN_EVERY);
         if due {
-            *rescan = Rescan { wanted: false, last: Some(now) };
+            (rescan.wanted, rescan.last) = (false, Some(now));
         }
         due
+    }
+
+    /// A scan was through: this is as much as can be known.
+    pub(super) fn on_scanned(&self) {
+        let (known, evictions) = (self.known(), self.counters.evictions.load(Ordering::Relaxed));
+        let mut rescan = self.rescan.lock();
+        (rescan.known, rescan.evictions) = (known, evictions);
+    }
+
+    fn known(&self) -> Known {
+        let indexed = self.index.lock().bytes();
+        Known { indexed, charged: self.ledger.change(|account| account.chunks).unwrap_or(0) }
+    }
+}
+
+/// How much of what is charged is in the index. Charges are larger: blocks are not filled.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    indexed: u64,
+    charged: u64,
+}
+
+impl Known {
+    /// Whether the share of what is known is less than three quarters of what it was.
+    fn is_less_than(self, before: Self) -> bool {
+        let product = |one: u64, two: u64, times: u128| u128::from(one) * u128::from(two) * times;
+        product(self.indexed, before.charged, 4) < product(before.indexed, self.charged, 3)
     }
 }
 
 /// When the directory was looked through for what others added, and whether it is to be done again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Rescan {
     wanted: bool,
     last: Option<Instant>,
+    /// At the end of the last scan.
+    known: Known,
+    evictions: u64,
+}
+
+impl Default for Rescan {
+    fn default() -> Self {
+        // Before the first scan everything should be known: what is charged is what this process added.
+        Self { wanted: false, last: None, known: Known { indexed: 1, charged: 1 }, evictions: 0 }
+    }
 }

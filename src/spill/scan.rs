@@ -54,7 +54,11 @@ impl Engine {
             }
         }
         self.counters.objects.store(objects, Ordering::Relaxed);
-        if counting { self.membership.settle(&self.ledger) } else { Ok(()) }
+        if counting {
+            self.membership.settle(&self.ledger)?;
+        }
+        self.on_scanned();
+        Ok(())
     }
 
     /// The maps, and when each was changed. What is not of our format goes.
