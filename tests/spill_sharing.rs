@@ -241,6 +241,20 @@ fn what_the_kernel_reads_stays_whole_and_counted_until_it_is_let_go() {
 }
 
 #[test]
+fn what_lost_a_chunk_since_it_was_verified_is_not_whole() {
+    let disk = tempfile::tempdir().unwrap();
+    let spill = open(disk.path(), max_mib(16));
+    let it = object(&spill, "a", 6 * MIB);
+    fill(&it, "a", 0..6 * MIB);
+    assert!(it.verify());
+    spill.guard().reserve(disk.path(), 11 * MIB).unwrap().written();
+    assert!(it.whole().is_none() && !it.is_whole() && it.bytes_on_disk() > 0);
+    spill.guard().release(11 * MIB);
+    fill(&it, "a", 0..6 * MIB);
+    assert!(it.is_whole() && it.whole().is_none() && it.verify() && it.whole().is_some());
+}
+
+#[test]
 fn what_is_evicted_while_it_is_open_frees_its_room() {
     let disk = tempfile::tempdir().unwrap();
     let spill = open(disk.path(), max_mib(64));

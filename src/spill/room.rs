@@ -1,12 +1,14 @@
 //! Acts on what eviction decides, so that there is room: when a reservation is short of it, and about once a second before one is.
 //! Invariant: room is counted as free when it is.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::entry::{Removed, Turn};
 use super::files;
+use super::format::Name;
 use super::guard::{Disk, Purpose};
 use super::ledger::Account;
 use super::{ChunkId, Engine};
@@ -15,8 +17,8 @@ use crate::units::ByteSize;
 /// Free room above the bounds, so that a reservation seldom waits for eviction: this, or one part in so many if that is less.
 const MARGIN: ByteSize = ByteSize::mib(64);
 const MARGIN_SHARE: u64 = 50;
-/// Victims that are spared, because somebody else has them, before it is given up.
-const SPARED: usize = 256;
+/// Victims that are spared, because somebody else has them, before it is given up: 16 GiB that the kernel reads.
+const SPARED: usize = 4096;
 /// At most so often is the directory looked through for what other processes added.
 const RESCAN_EVERY: Duration = Duration::from_secs(10);
 
@@ -44,23 +46,31 @@ impl Engine {
         freed
     }
 
-    /// Evicts until `bytes` are free or there are no victims. Also those that were spared because they are held.
-    fn evict(&self, bytes: u64) -> (u64, Vec<ChunkId>) {
-        let (mut freed, mut spared, mut held) = (0, Vec::new(), Vec::new());
+    /// Evicts until `bytes` are free or there are no victims. Also the objects that were spared because they are held.
+    fn evict(&self, bytes: u64) -> (u64, Vec<Name>) {
+        let (mut freed, mut spared, mut held, mut taken) = (0, Vec::new(), Vec::new(), HashSet::new());
         while freed < bytes && spared.len() < SPARED {
             let Some((id, weight)) = self.index.lock().victim() else {
                 self.wants_rescan();
                 break;
             };
+            if taken.contains(&id.name) {
+                spared.push((id, weight));
+                continue;
+            }
             match self.evict_chunk(id) {
                 Ok(Evicted::Freed(more)) => {
                     freed += more;
                     self.count_evicted(more > 0);
                 }
-                Ok(Evicted::Busy) => spared.push((id, weight)),
+                Ok(Evicted::Busy) => {
+                    spared.push((id, weight));
+                    taken.insert(id.name);
+                }
                 Ok(Evicted::Held) => {
                     spared.push((id, weight));
-                    held.push(id);
+                    held.push(id.name);
+                    taken.insert(id.name);
                 }
                 // What cannot be evicted would be the next victim again: the next scan finds it.
                 Err(error) => self.trouble.tell("evicting", &self.layout.file(id.name, files::MAP), &error),
@@ -102,16 +112,16 @@ impl Engine {
     }
 
     /// Takes the names of held objects, so that their room is free as soon as they are closed.
-    fn take_names(&self, held: &[ChunkId], bytes: u64) {
+    fn take_names(&self, held: &[Name], bytes: u64) {
         let mut coming = self.ledger.change(|account| account.lingering).unwrap_or(0);
-        for id in held {
+        for name in held {
             if coming >= bytes {
                 break;
             }
-            match self.remove_named(id.name) {
+            match self.remove_named(*name) {
                 Ok(Some(Removed::Lingers(more) | Removed::Freed(more))) => coming += more,
                 Ok(None) => (),
-                Err(error) => self.trouble.tell("evicting", &self.layout.file(id.name, files::MAP), &error),
+                Err(error) => self.trouble.tell("evicting", &self.layout.file(*name, files::MAP), &error),
             }
         }
     }
