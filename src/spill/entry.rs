@@ -87,6 +87,19 @@ impl Entry {
         Ok(0..slots.div_ceil(SLOT_BYTES * CHUNK_PIECES).min(self.chunks()))
     }
 
+    /// Whether there is a slot for every piece.
+    pub fn is_complete(&self, pair: &Pair) -> io::Result<bool> {
+        if self.mapped_chunks(pair)?.end < self.chunks() {
+            return Ok(false);
+        }
+        for chunk in 0..self.chunks() {
+            if pair.sums(&self.header, &self.pieces_of(chunk))?.contains(&None) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// The files, when this version is on the disk.
     pub fn pair(&self, layout: &Layout) -> io::Result<Option<Arc<Pair>>> {
         if let Some(pair) = &*self.pair.read() {
@@ -236,7 +249,10 @@ impl Locked<'_> {
     /// Sets the ledger right after a change, and says how many bytes are free now that were not.
     pub fn recharge(&self, ledger: &Ledger) -> io::Result<u64> {
         let (old, due) = (self.pair.charge()?, self.due()?);
-        self.pair.set_charge(ledger.change(|account| account.recharge(old, due))?)?;
+        let new = ledger.change(|account| account.recharge(old, due))?;
+        if new != old {
+            self.pair.set_charge(new)?;
+        }
         Ok(old.bytes.saturating_sub(due))
     }
 

@@ -325,6 +325,14 @@ impl Engine {
         Ok(removed)
     }
 
+    /// Somebody reads all of it without us.
+    fn on_opened(&self, entry: &Entry) {
+        let mut index = self.index.lock();
+        for chunk in 0..entry.chunks() {
+            index.on_hit(&ChunkId { name: entry.name(), chunk: u32::try_from(chunk).unwrap_or(u32::MAX) });
+        }
+    }
+
     /// A chunk was read. One that another process added is not known yet.
     fn on_hit(&self, entry: &Entry, pair: &Pair, chunk: u64) {
         if !entry.is_new_hit(chunk) {
