@@ -48,18 +48,26 @@ struct Bench {
 
 impl Bench {
     async fn new() -> Self {
+        Self::with(|options| options).await
+    }
+
+    /// Where the read endpoint falls silent.
+    async fn impatient() -> Self {
+        Self::with(|options| Options { stall_timeout: STALL, ..options }).await
+    }
+
+    async fn with(change: impl FnOnce(Options) -> Options) -> Self {
         let (near, home) = (S3Server::start(), S3Server::start());
         near.put_synthetic("dir/object", SIZE);
         let content = home.put_synthetic("dir/object", SIZE);
         let metrics = Arc::new(Metrics::default());
         let options = Options {
             read_endpoint: Some(near.endpoint()),
-            stall_timeout: STALL,
             // Every extra request would be a fallback.
             hedge: false,
             ..home.store_options()
         };
-        let store = open(&options, metrics.clone()).await.unwrap();
+        let store = open(&change(options), metrics.clone()).await.unwrap();
         let meta = store.head(&Key::from("dir/object")).await.unwrap();
         let bench = Self { near, home, store, metrics, content, meta };
         bench.home.reset_log();
@@ -113,7 +121,8 @@ async fn whatever_the_read_endpoint_answers_the_bytes_are_right() {
         Effect::Delay(STALL * 4),
         Effect::Stall(0, None),
     ] {
-        let bench = Bench::new().await;
+        let is_silent = matches!(effect, Effect::Delay(_) | Effect::Stall(..));
+        let bench = if is_silent { Bench::impatient().await } else { Bench::new().await };
         bench.near.fault(Fault::new(effect.clone()).kind(Kind::Get).first(2));
         bench.read().await;
         bench.read().await;
@@ -128,11 +137,11 @@ async fn whatever_the_read_endpoint_answers_the_bytes_are_right() {
 
 async fn a_body_of_the_read_endpoint_that_stops_is_gone_on_with_at_the_endpoint() {
     for effect in [Effect::Truncate(100_000), Effect::Stall(100_000, None)] {
-        let bench = Bench::new().await;
+        let bench = Bench::impatient().await;
         bench.near.fault(Fault::new(effect.clone()).kind(Kind::Get));
         bench.read().await;
         let rest: Vec<_> = bench.home.of_kind(Kind::Get).into_iter().filter_map(|get| get.range).collect();
-        assert_eq!((bench.counts(), rest), ((1, 1, 0, 1), vec![100_000..SIZE]), "{effect:?}");
+        assert_eq!((bench.counts(), rest.first()), ((1, 1, 0, 1), Some(&(100_000..SIZE))), "{effect:?}");
     }
 }
 

@@ -106,7 +106,7 @@ async fn a_body_that_breaks_off_is_gone_on_with_where_it_stopped() {
     sim.near.fault(Rule::new(Fault::Truncate { after: 4 }).op(Op::Get));
     assert_eq!(sim.read().await.unwrap(), "two halves");
     let asked: Vec<_> = sim.home.requests().into_iter().filter_map(|request| request.range).collect();
-    assert_eq!(asked, [4..10]);
+    assert_eq!((asked.len(), asked.first()), (1, Some(&(4..10))));
 }
 
 #[tokio::test(start_paused = true)]
