@@ -119,6 +119,8 @@ fn a_value_out_of_range_names_the_range() {
         ("allow-other=perhaps", "true or false"),
         ("log-level=loud", "error, warn, info"),
         ("endpoint=ftp://x", "http://"),
+        ("read-endpoint=ftp://x", "http://"),
+        ("read-endpoint=http://key:secret@x", "user name"),
         ("redirect-hosts=http://x", "host, host:port or .domain"),
         ("uid=root", "0.."),
     ] {
@@ -129,7 +131,7 @@ fn a_value_out_of_range_names_the_range() {
 
 #[test]
 fn options_of_later_versions_are_refused_unless_they_change_nothing() {
-    for option in ["metrics_port=9100", "read-endpoint=http://x", "bind=eth0"] {
+    for option in ["metrics_port=9100", "bind=eth0"] {
         mount_with(&["-o", option]).refuses(&[option.split('=').next().unwrap(), "not available in this version"]);
     }
 }
