@@ -57,8 +57,8 @@ pub enum Error {
 }
 
 /// Beginnings of targets that print requests with their headers at levels below `warn`.
-const TALKATIVE: [&str; 9] =
-    ["aws_sigv4", "aws_smithy_runtime", "aws_smithy_http", "aws_config", "aws_runtime", "aws_sdk_s3", "reqsign", "reqwest", "hyper"];
+const TALKATIVE: [&str; 8] =
+    ["aws_sigv4", "aws_smithy_runtime", "aws_smithy_http", "aws_config", "aws_runtime", "reqsign", "reqwest", "hyper"];
 
 /// Whether anybody would read what a daemon writes to syslog.
 pub fn has_syslog() -> bool {

@@ -266,9 +266,11 @@ impl Mounted {
                     tracing::warn!(%error, "could not tell the kernel of changed files");
                 }
                 files.told(&changes);
-                // Not awaited: the kernel may wait for a page whose read waits for the next change to be told.
-                let pages = Arc::clone(&session);
-                tokio::task::spawn_blocking(move || pages.invalidate_pages(&changes.inodes));
+                if !changes.old_pages.is_empty() {
+                    // Not awaited: the kernel may wait for a page whose read waits for the next change to be told.
+                    let pages = Arc::clone(&session);
+                    tokio::task::spawn_blocking(move || pages.invalidate_pages(&changes.old_pages));
+                }
             }
         });
     }

@@ -450,3 +450,30 @@ async fn a_reader_that_goes_backward_in_its_chunks_waits_for_few_round_trips() {
     assert!(fetched <= (32 + 6) * CHUNK, "{fetched}");
     assert!(started.elapsed() < 40 * FIRST_BYTE, "{:?}", started.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn jumps_back_into_the_chunks_that_are_kept_fetch_nothing() {
+    let options = Options { backward_chunks: 32, ..fixed(4) };
+    let sim = sim(cloud(), ByteSize::gib(1), options);
+    let handle = sim.open("k", 64 * CHUNK);
+    for offset in (0..40 * CHUNK).step_by(MIB as usize) {
+        sim.read(&handle, "k", 1, offset, MIB).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let before = sim.gets().len();
+    // Single looks, each from the front.
+    for back in 1..=32 {
+        sim.read(&handle, "k", 1, (39 - back) * CHUNK + MIB, MIB).await;
+        sim.read(&handle, "k", 1, 40 * CHUNK - MIB, MIB).await;
+    }
+    assert_eq!(sim.gets().len(), before, "a look back was fetched");
+    // All the way back, and forward again.
+    for offset in (7 * CHUNK..40 * CHUNK).step_by(MIB as usize) {
+        sim.read(&handle, "k", 1, offset, MIB).await;
+    }
+    assert_eq!(sim.gets().len(), before, "what was kept was fetched again");
+    sim.read_all(&handle, "k", 1, MIB).await;
+    let again: u64 = sim.gets().iter().map(|get| get.range.as_ref().map_or(0, |range| range.end - range.start)).sum();
+    // The first seven chunks had been let go.
+    assert!(again <= (64 + 7) * CHUNK, "{again}");
+}

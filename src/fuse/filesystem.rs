@@ -107,7 +107,8 @@ impl Filesystem for Bucket {
             Ok((found, ttl)) => reply.attr(&ttl, &attr(&found)),
             Err(error) => reply.error(errno("getattr", &error)),
         };
-        if let Some(old) = self.files.attributes_of_old(ino(number)) {
+        let removed = || self.edits.as_ref()?.attributes_of_removed(ino(number));
+        if let Some(old) = self.files.attributes_of_old(ino(number)).or_else(removed) {
             return reply.attr(&Duration::ZERO, &attr(&old));
         }
         match self.names.try_getattr(ino(number)) {

@@ -169,7 +169,7 @@ pub(super) fn transport(op: Op, key: &Key, error: &reqwest::Error) -> Error {
 pub(super) const NOT_HTTP: &str = "what answers there does not speak HTTP";
 
 /// Whether bytes came that are no HTTP.
-pub(super) fn is_not_http(error: &(dyn StdError + 'static)) -> bool {
+fn is_not_http(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse))
 }
 

@@ -63,8 +63,12 @@ fn bare_host(url: &Url) -> &str {
 }
 
 fn is_local(url: &Url) -> bool {
-    let host = bare_host(url);
-    host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
+    is_numeric(url) || bare_host(url).eq_ignore_ascii_case("localhost")
+}
+
+/// Whether the host is an address, before which no label can stand.
+pub(super) fn is_numeric(url: &Url) -> bool {
+    bare_host(url).parse::<IpAddr>().is_ok()
 }
 
 /// The text for a message: what stands before an `@` or behind a `?` may be a secret.

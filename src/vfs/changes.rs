@@ -35,7 +35,7 @@ impl Names {
         let mut inodes = self.inodes.lock();
         let ino = inodes.number(path);
         if inodes.knows(ino) {
-            inodes.retire(ino);
+            inodes.remove_name(ino);
         }
     }
 

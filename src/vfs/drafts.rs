@@ -78,6 +78,13 @@ impl Draft {
         Arc::new(Self { ino, content, state: Mutex::new(state), turn: tokio::sync::Mutex::new(()) })
     }
 
+    /// Changes to the version `meta` of a file whose name is gone.
+    pub fn nameless(ino: Inode, content: Arc<Content>, meta: ObjectMeta) -> Arc<Self> {
+        let draft = Self::new(ino, meta.key.clone(), content, Beginning::Edit, Some(meta));
+        draft.state.lock().unlinked = true;
+        draft
+    }
+
     pub fn key(&self) -> Key {
         self.state.lock().key.clone()
     }
@@ -252,7 +259,9 @@ impl Drafts {
         if let Some(known) = all.by_ino.get(&draft.ino) {
             return known.clone();
         }
-        all.by_key.insert(draft.key(), draft.ino);
+        if !draft.is_unlinked() {
+            all.by_key.insert(draft.key(), draft.ino);
+        }
         all.by_ino.insert(draft.ino, draft.clone());
         self.count.store(all.by_ino.len(), Ordering::Release);
         draft

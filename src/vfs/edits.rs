@@ -12,14 +12,15 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
-use super::attr::Entry;
+use super::attr::{Attr, Entry};
 use super::drafts::{Beginning, Draft};
 use super::fact::What;
 use super::files::{Files, HandleId, Opened};
+use super::listing::FileFacts;
 use super::lookup::Names;
 use super::own::NewAttributes;
 use super::{Error, Inode, Result};
-use crate::store::{ErrorKind, Headers, Key, ObjectStore};
+use crate::store::{ErrorKind, Headers, Key, ObjectMeta, ObjectStore};
 use crate::writer::{Allocate, Writer};
 
 /// Longest wait for the kernel to say that a file which was closed is released, and how often to look.
@@ -65,10 +66,19 @@ pub struct Access {
 pub(super) struct EditHandle {
     pub ino: Inode,
     pub may_write: bool,
+    /// The version that was there when it was opened, unless that was being written already.
+    version: Option<ObjectMeta>,
     draft: Mutex<Option<Arc<Draft>>>,
     /// The thread that opened it and the one that wrote last: a close by another process is no end of writing.
     opened_by: u32,
     wrote_by: AtomicU32,
+}
+
+/// What a handle has when it is opened.
+enum Beginner {
+    /// Nothing is changed yet.
+    Version(ObjectMeta),
+    Draft(Arc<Draft>),
 }
 
 /// Whether a thread belongs to the process of another one; told by the edge of the kernel, where processes are known.
@@ -123,7 +133,7 @@ impl Edits {
         let beginning = Beginning::New { exclusive: access.exclusive };
         let draft = self.names.drafts.insert(Draft::new(ino, path.clone(), content, beginning, None));
         // Also when it is opened for reading only: with its last handle it is committed.
-        let opened = self.register(ino, Some(draft.clone()), Access { write: true, ..access }, caller);
+        let opened = self.register(ino, Beginner::Draft(draft.clone()), Access { write: true, ..access }, caller);
         Ok((self.entry_of(&draft), opened))
     }
 
@@ -178,21 +188,21 @@ impl Edits {
         };
         match draft {
             Some(draft) if access.truncate => self.open_draft(draft, access, caller).await,
-            Some(draft) if access.write || !draft.is_hidden_from_readers() => Ok(self.register(ino, Some(draft), access, caller)),
+            Some(draft) if access.write || !draft.is_hidden_from_readers() => {
+                Ok(self.register(ino, Beginner::Draft(draft), access, caller))
+            }
             Some(_) => {
                 // Past the kernel's pages, whose size is that of what is being written.
                 let opened = self.files.open(ino, true).await?;
                 Ok(Opened { direct: true, keep_pages: false, ..opened })
             }
             None if access.truncate => self.replace(ino, access, caller).await,
-            None if !access.read => {
-                self.names.fresh_object(ino).await?;
-                Ok(self.register(ino, None, access, caller))
-            }
             None => {
                 let meta = self.names.fresh_object(ino).await?;
-                let opened = self.register(ino, None, access, caller);
-                self.files.read_as(opened.handle, ino, access.direct, &meta);
+                let opened = self.register(ino, Beginner::Version(meta.clone()), access, caller);
+                if access.read {
+                    self.files.read_as(opened.handle, ino, access.direct, &meta);
+                }
                 Ok(opened)
             }
         }
@@ -207,7 +217,7 @@ impl Edits {
             draft.content.truncate(0).await?;
             self.on_write(&draft);
         }
-        Ok(self.register(draft.ino, Some(draft), access, caller))
+        Ok(self.register(draft.ino, Beginner::Draft(draft), access, caller))
     }
 
     /// Opens a file of which nothing is kept.
@@ -219,7 +229,7 @@ impl Edits {
             return Err(Error::Retired);
         }
         let draft = self.begin_empty(ino, &key).await?;
-        Ok(self.register(ino, Some(draft), access, caller))
+        Ok(self.register(ino, Beginner::Draft(draft), access, caller))
     }
 
     /// A write that is done at once. None: see [`write`](Self::write).
@@ -365,7 +375,10 @@ impl Edits {
         if !edit.may_write {
             return Err(Error::BadHandle);
         }
-        let draft = self.begin_edit(edit.ino).await?;
+        let draft = match &edit.version {
+            Some(version) if self.names.is_removed(edit.ino) => self.begin_nameless(edit.ino, version).await?,
+            _ => self.begin_edit(edit.ino).await?,
+        };
         Ok(edit.draft.lock().get_or_insert(draft).clone())
     }
 
@@ -388,6 +401,34 @@ impl Edits {
         Ok(self.names.drafts.insert(Draft::new(ino, meta.key, content, Beginning::Edit, Some(details.meta))))
     }
 
+    /// The draft of `ino`, whose name this mount has removed: nobody will see what is written but those who have it open. What of `version`
+    /// is not in memory is gone with the object.
+    async fn begin_nameless(&self, ino: Inode, version: &ObjectMeta) -> Result<Arc<Draft>> {
+        if let Some(draft) = self.names.drafts.get(ino) {
+            return Ok(draft);
+        }
+        let content = self.writer.edit(version.clone(), Headers::default());
+        content.discard().await;
+        for (mut at, data) in self.files.in_memory(ino, &version.etag) {
+            for slice in data.slices() {
+                content.write(at, slice).await?;
+                at += slice.len() as u64;
+            }
+        }
+        Ok(self.names.drafts.insert(Draft::nameless(ino, content, version.clone())))
+    }
+
+    /// The attributes of a file that was removed, or replaced by a rename, while it is open for writing and before anything was written.
+    pub fn attributes_of_removed(&self, ino: Inode) -> Option<Attr> {
+        if !self.has_writers(ino) || !self.names.is_removed(ino) || self.names.is_being_written(ino) {
+            return None;
+        }
+        let open = self.open.read();
+        let version = open.values().filter(|edit| edit.ino == ino).find_map(|edit| edit.version.as_ref())?;
+        let attr = self.names.attr(ino, version.key.as_bytes(), &What::File(FileFacts::from(version)))?;
+        Some(Attr { nlink: 0, ..attr })
+    }
+
     /// A draft of `ino` that begins empty.
     pub(super) async fn begin_empty(&self, ino: Inode, key: &Key) -> Result<Arc<Draft>> {
         let meta = self.names.fresh_object(ino).await?;
@@ -405,11 +446,16 @@ impl Edits {
         Entry { attr: self.names.attr_of_draft(draft), ttl: Duration::ZERO }
     }
 
-    fn register(&self, ino: Inode, draft: Option<Arc<Draft>>, access: Access, caller: Caller) -> Opened {
+    fn register(&self, ino: Inode, begins_with: Beginner, access: Access, caller: Caller) -> Opened {
         let handle = self.files.new_handle();
+        let (version, draft) = match begins_with {
+            Beginner::Version(version) => (Some(version), None),
+            Beginner::Draft(draft) => (None, Some(draft)),
+        };
         let edit = EditHandle {
             ino,
             may_write: access.write,
+            version,
             draft: Mutex::new(draft),
             opened_by: caller.thread,
             wrote_by: AtomicU32::new(caller.thread),

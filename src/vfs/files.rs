@@ -47,6 +47,10 @@ pub struct Files {
 #[derive(Debug, Default)]
 pub struct Changes {
     pub inodes: Vec<Inode>,
+    /// Those of them of which the kernel may have pages that are old. No others are dropped: that takes until reads under way are
+    /// answered, and an answer to getattr that crosses it is thrown away by the kernel (`attr_version`), which then goes on with the size
+    /// it had and ends the file there.
+    pub old_pages: Vec<Inode>,
     /// How many changes there were until now.
     count: u64,
 }
@@ -157,8 +161,9 @@ impl Files {
         let was_other = self.is_other_than_latest(ino, &meta.etag) || believed.is_some_and(|size| size != meta.size);
         let opened = self.opened(ino, direct, &meta);
         if was_other {
-            // Else the kernel would go by the size of the version before, or of a listing that told none.
-            self.tell(ino).await;
+            // Else the kernel would go by the size of the version before, or of a listing that told none. Its pages of another version
+            // it drops itself with this open.
+            self.tell(ino, false).await;
         }
         Ok(opened)
     }
@@ -212,6 +217,18 @@ impl Files {
         self.open.read().get(&handle).cloned().ok_or(Error::BadHandle)
     }
 
+    /// The bytes of `version` of `ino` that are in memory for those who have it open, with their places.
+    pub(super) fn in_memory(&self, ino: Inode, version: &ETag) -> Vec<(u64, ReadData)> {
+        let open: Vec<_> = self.open.read().values().filter(|file| file.ino == ino).cloned().collect();
+        let objects = open.iter().map(|file| Arc::clone(&file.version.lock().object));
+        let Some(object) = objects.filter(|object| object.etag() == version).next() else { return Vec::new() };
+        let there = |range: std::ops::Range<u64>| {
+            let data = object.begin(0, range.start, (range.end - range.start) as usize).ready()?;
+            Some((range.start, data))
+        };
+        object.resident().into_iter().filter_map(there).collect()
+    }
+
     /// The kernel closed the handle for good.
     pub fn release(&self, handle: HandleId) {
         let file = self.open.write().remove(&handle);
@@ -239,6 +256,9 @@ impl Files {
     /// open.
     pub fn attributes_of_old(&self, ino: Inode) -> Option<Attr> {
         let is_nameless = self.names.is_nameless(ino);
+        if is_nameless && self.names.is_being_written(ino) {
+            return None;
+        }
         let latest = self.latest.lock();
         let is_old = |latest: &&Latest| latest.state.superseded.load(Ordering::SeqCst) && latest.is_being_read();
         let is_open = |latest: &&Latest| Arc::strong_count(&latest.state) > 1;
@@ -259,7 +279,8 @@ impl Files {
             {
                 let mut changed = self.changed.lock();
                 if !changed.inodes.is_empty() {
-                    return Changes { inodes: std::mem::take(&mut changed.inodes), count: changed.count };
+                    let (inodes, old_pages) = (std::mem::take(&mut changed.inodes), std::mem::take(&mut changed.old_pages));
+                    return Changes { inodes, old_pages, count: changed.count };
                 }
             }
             self.change.notified().await;
@@ -271,11 +292,12 @@ impl Files {
         self.told.send_replace(changes.count);
     }
 
-    /// Has the kernel told that `ino` changed, and waits until it was.
-    async fn tell(&self, ino: Inode) {
+    /// Has the kernel told that `ino` changed, and waits until it was. With `old_pages` it is told to drop them too, some time.
+    async fn tell(&self, ino: Inode, old_pages: bool) {
         let count = {
             let mut changed = self.changed.lock();
             changed.inodes.push(ino);
+            changed.old_pages.extend(old_pages.then_some(ino));
             changed.count += 1;
             changed.count
         };
@@ -350,7 +372,8 @@ impl Files {
             file.version.lock().state.superseded.fetch_or(!contradicts, Ordering::SeqCst);
             return Err(Error::Stale(error));
         }
-        self.tell(file.ino).await;
+        let old_pages = file.version.lock().state.returned.load(Ordering::SeqCst);
+        self.tell(file.ino, old_pages).await;
         let mut version = file.version.lock();
         if !Arc::ptr_eq(&version.object, gone) {
             return Ok(());
@@ -524,6 +547,32 @@ mod tests {
         store.put("a", "longer");
         let opened = files.open(ino, false).await.unwrap();
         assert_eq!(content(&files, opened).await, b"longer");
-        assert_eq!(files.next_changes().await.inodes, [ino]);
+        let changes = files.next_changes().await;
+        assert_eq!((changes.inodes, changes.old_pages), (vec![ino], vec![]));
+    }
+
+    /// Answers the kernel's side of [`Files::next_changes`] once.
+    async fn told(files: &Files) -> Changes {
+        let changes = files.next_changes().await;
+        files.told(&changes);
+        changes
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_are_dropped_only_where_there_are_old_ones() {
+        let store = Memory::default();
+        store.put("a", "one");
+        let (names, files) = mounted(store.clone());
+        let ino = listed(&names).await;
+        let opened = files.try_open(ino, false).unwrap().unwrap();
+        store.put("a", "longer");
+        let (read, changes) = tokio::join!(content(&files, opened), told(&files));
+        assert_eq!((&read[..], changes.inodes, changes.old_pages), (&b"longer"[..], vec![ino], vec![]));
+        files.release(opened.handle);
+        // One that reads past the pages moves on although there are some.
+        let direct = files.try_open(ino, true).unwrap().unwrap();
+        store.put("a", "the third");
+        let (read, changes) = tokio::join!(content(&files, direct), told(&files));
+        assert_eq!((&read[..], changes.inodes, changes.old_pages), (&b"the third"[..], vec![ino], vec![ino]));
     }
 }

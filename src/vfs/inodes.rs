@@ -64,6 +64,8 @@ struct Slot {
     children: u64,
     /// The key has another number from the next reply on.
     retired: bool,
+    /// Because this mount has removed what it stands for.
+    removed: bool,
 }
 
 impl Inodes {
@@ -73,7 +75,7 @@ impl Inodes {
     }
 
     fn with_hash(prefix: Key, hash: fn(&[u8]) -> u64) -> Self {
-        let root = Slot { key: prefix, parent: Inode::ROOT, lookups: 1, children: 0, retired: false };
+        let root = Slot { key: prefix, parent: Inode::ROOT, lookups: 1, children: 0, retired: false, removed: false };
         Self { slots: HashMap::from_iter([(Inode::ROOT.0, root)]), displaced: HashMap::new(), hash }
     }
 
@@ -119,7 +121,7 @@ impl Inodes {
         match self.slots.entry(ino.0) {
             Entry::Occupied(mut slot) => slot.get_mut().lookups += 1,
             Entry::Vacant(slot) => {
-                slot.insert(Slot { key: key.clone(), parent, lookups: 1, children: 0, retired: false });
+                slot.insert(Slot { key: key.clone(), parent, lookups: 1, children: 0, retired: false, removed: false });
                 if self.natural(key) != ino.0 {
                     self.displaced.insert(key.clone(), ino.0);
                 }
@@ -143,6 +145,19 @@ impl Inodes {
         }
     }
 
+    /// [`retire`](Self::retire) because the name of `ino` was removed, or given to another, through this mount.
+    pub fn remove_name(&mut self, ino: Inode) {
+        self.retire(ino);
+        if let Some(slot) = self.slots.get_mut(&ino.0) {
+            slot.removed = slot.retired;
+        }
+    }
+
+    /// Whether [`remove_name`](Self::remove_name) was called on it.
+    pub fn is_removed(&self, ino: Inode) -> bool {
+        self.slots.get(&ino.0).is_some_and(|slot| slot.removed)
+    }
+
     /// What had the key `from` has the key `to` now, as an entry of `parent`, under the number that the kernel knows; when it is a
     /// directory everything below it moves along. What had a key at or below `to` is retired.
     pub fn rename(&mut self, from: &Key, parent: Inode, to: &Key) {
@@ -152,7 +167,7 @@ impl Inodes {
             found.map(|(&number, _)| number).collect()
         };
         for number in live(&self.slots, to) {
-            self.retire(Inode(number));
+            self.remove_name(Inode(number));
         }
         for number in live(&self.slots, from) {
             let Some(slot) = self.slots.get_mut(&number) else { continue };

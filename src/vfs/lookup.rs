@@ -196,6 +196,11 @@ impl Names {
         inodes.knows(ino) && inodes.is_retired(ino)
     }
 
+    /// Whether this mount has removed the name of `ino`, or given it to another file.
+    pub(super) fn is_removed(&self, ino: Inode) -> bool {
+        self.inodes.lock().is_removed(ino)
+    }
+
     /// Whether the content of `ino` is being changed through this mount.
     pub fn is_being_written(&self, ino: Inode) -> bool {
         self.drafts.get(ino).is_some()

@@ -1,8 +1,9 @@
-//! Asks the store what a name stands for: one round trip, single flight, and the answer goes into the stat cache.
+//! Asks the store what a name stands for: one request where that can tell, single flight, and the answer goes into the stat cache.
 //! It knows no inodes. Invariant: only an answer of the store becomes a fact; a request that failed for another
 //! reason than absence is returned as it is and leaves nothing behind.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use tokio::join;
@@ -15,9 +16,13 @@ use super::hidden::Hidden;
 use super::listing::FileFacts;
 use super::posix;
 use super::stat_cache::StatCache;
-use crate::store::{self, ErrorKind, Key, ListRequest, ObjectMeta, ObjectStore, SYMLINK_SIZE};
+use crate::store::{self, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, SYMLINK_SIZE};
 
 type Answers = Flights<Result<Fact>>;
+
+/// Keys of the page that tells what a name is. Between `name` and `name/` stand `name-1` and `name.txt`, and a page that is full of
+/// these costs another round trip; a longer one costs the store and us little.
+const PAGE: u16 = 16;
 
 /// The store, seen name by name.
 #[derive(Debug)]
@@ -27,6 +32,8 @@ pub struct Probe {
     hidden: Arc<Hidden>,
     /// Attributes are kept in the metadata of objects.
     posix: bool,
+    /// Keys may not be listed by the beginnings of names.
+    no_listing: Arc<AtomicBool>,
     names: Answers,
     objects: Answers,
     refreshes: Answers,
@@ -37,22 +44,41 @@ impl Probe {
     /// Asks `store` and fills `cache`.
     pub fn new(store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>, posix: bool) -> Self {
         let [names, objects, refreshes, directories] = [(); 4].map(|()| Answers::default());
-        Self { store, cache, hidden, posix, names, objects, refreshes, directories }
+        Self { store, cache, hidden, posix, no_listing: Arc::default(), names, objects, refreshes, directories }
     }
 
-    /// What `path` stands for: HEAD of the object and LIST of what is below it, side by side.
+    /// What `path` stands for: one LIST of the keys that begin with it. What that does not tell, a HEAD of the object and a LIST of
+    /// what is below it do, side by side.
     pub async fn name(&self, path: &Key) -> Result<Fact> {
         let answer = self.names.join(path, || {
             let (store, cache, hidden, path) = (self.store.clone(), self.cache.clone(), self.hidden.clone(), path.clone());
-            let posix = self.posix;
+            let (posix, no_listing) = (self.posix, self.no_listing.clone());
             async move {
                 if let Some(fact) = cache.name(path.as_bytes()) {
                     return Ok(fact);
                 }
                 let directory = path.join(b"/");
                 let asked = Instant::now();
-                let (object, below) = join!(facts(&*store, &path, posix), first_below(&*store, &directory));
-                if let (Ok(_), Ok(Some(_))) = (&object, &below) {
+                let told = match posix || no_listing.load(Relaxed) {
+                    // Nothing: attributes are kept where only a HEAD sees them.
+                    true => Told::default(),
+                    false => told(&*store, &path, &directory, &no_listing).await?,
+                };
+                let object = async {
+                    match told.object {
+                        None => there(facts(&*store, &path, posix).await),
+                        Some(Some(meta)) => there(more(&*store, meta).await),
+                        Some(None) => Ok(None),
+                    }
+                };
+                let below = async {
+                    match told.below {
+                        None => first_below(&*store, &directory).await,
+                        Some(first) => Ok(first),
+                    }
+                };
+                let (object, below) = join!(object, below);
+                if let (Ok(Some(_)), Ok(Some(_))) = (&object, &below) {
                     hidden.note(&path);
                 }
                 Ok(cache.learn_name(&path, verdict(object, below, &directory)?, asked))
@@ -117,11 +143,67 @@ async fn facts(store: &dyn ObjectStore, path: &Key, posix: bool) -> store::Resul
     if posix {
         return store.details(path).await.map(|details| posix::facts(&details, true));
     }
-    let meta = store.head(path).await?;
+    more(store, store.head(path).await?).await
+}
+
+/// What is to be known of an object whose size, version and date are.
+async fn more(store: &dyn ObjectStore, meta: ObjectMeta) -> store::Result<FileFacts> {
     if meta.size == SYMLINK_SIZE {
-        return store.details(path).await.map(|details| posix::facts(&details, false));
+        return store.details(&meta.key).await.map(|details| posix::facts(&details, false));
     }
     Ok(FileFacts::from(&meta))
+}
+
+/// Absence is an answer.
+fn there(answer: store::Result<FileFacts>) -> store::Result<Option<FileFacts>> {
+    match answer {
+        Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+        answer => answer.map(Some),
+    }
+}
+
+/// What a page of keys tells of a name; outer None: it does not.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Told {
+    /// The object of the name.
+    object: Option<Option<ObjectMeta>>,
+    /// The first object at or below the directory of the name.
+    below: Option<Option<ObjectMeta>>,
+}
+
+impl Told {
+    /// `page` is the first of the keys that begin with `path`. They come in byte order, so that what was passed is not there.
+    fn by(page: ListPage, path: &Key, directory: &Key) -> Self {
+        // A store that does not keep the order says nothing by leaving something out.
+        if !page.objects.is_sorted_by(|a, b| a.key < b.key) {
+            return Self::default();
+        }
+        let is_last = page.next.is_none();
+        let passed = |key: &Key| is_last || page.objects.last().is_some_and(|last| last.key > *key);
+        let passed = (passed(path), passed(directory));
+        let (mut object, mut below) = (None, None);
+        for meta in page.objects {
+            if meta.key == *path {
+                object = Some(meta);
+            } else if below.is_none() && meta.key.as_bytes().starts_with(directory.as_bytes()) {
+                below = Some(meta);
+            }
+        }
+        let known = |found: Option<ObjectMeta>, passed| (passed || found.is_some()).then_some(found);
+        Self { object: known(object, passed.0), below: known(below, passed.1) }
+    }
+}
+
+async fn told(store: &dyn ObjectStore, path: &Key, directory: &Key, no_listing: &AtomicBool) -> store::Result<Told> {
+    match store.list(&ListRequest { prefix: path.clone(), delimited: false, token: None, max_keys: PAGE }).await {
+        Ok(page) => Ok(Told::by(page, path, directory)),
+        // Nothing may be listed, or only below some directories.
+        Err(error) if error.kind == ErrorKind::AccessDenied => {
+            no_listing.store(true, Relaxed);
+            Ok(Told::default())
+        }
+        Err(error) => Err(error),
+    }
 }
 
 async fn head(store: &dyn ObjectStore, cache: &StatCache, path: &Key, named_until: Option<Instant>, posix: bool) -> Result<Fact> {
@@ -149,12 +231,11 @@ pub(super) async fn first_below(store: &dyn ObjectStore, directory: &Key) -> sto
 }
 
 /// The directory wins. Without the right to list an object can still be served, though a directory may hide it.
-fn verdict(object: store::Result<FileFacts>, below: store::Result<Option<ObjectMeta>>, directory: &Key) -> Result<What> {
+fn verdict(object: store::Result<Option<FileFacts>>, below: store::Result<Option<ObjectMeta>>, directory: &Key) -> Result<What> {
     match (below, object) {
         (Ok(Some(first)), _) => Ok(What::Directory(marker_time(&first, directory))),
-        (Ok(None), Ok(facts)) => Ok(What::File(facts)),
-        (Ok(None), Err(error)) if error.kind == ErrorKind::NotFound => Ok(What::Absent),
-        (Err(error), Ok(facts)) if error.kind == ErrorKind::AccessDenied => Ok(What::File(facts)),
+        (Ok(None), Ok(object)) => Ok(object.map_or(What::Absent, What::File)),
+        (Err(error), Ok(Some(facts))) if error.kind == ErrorKind::AccessDenied => Ok(What::File(facts)),
         (Err(error), _) | (Ok(None), Err(error)) => Err(Error::Store(error)),
     }
 }
@@ -183,16 +264,44 @@ mod tests {
         let directory = Key::from("a/");
         let object = || FileFacts::from(&meta("a"));
         let verdict = |object, below| verdict(object, below, &directory).map_err(|e| e.errno());
-        let absent = || failed(ErrorKind::NotFound, Op::Head);
-        assert_eq!(verdict(Ok(object()), Ok(None)), Ok(file()));
-        assert_eq!(verdict(Ok(object()), Ok(Some(meta("a/b")))), Ok(What::Directory(None)));
+        let absent = || there(failed(ErrorKind::NotFound, Op::Head));
+        assert_eq!(verdict(there(Ok(object())), Ok(None)), Ok(file()));
+        assert_eq!(verdict(there(Ok(object())), Ok(Some(meta("a/b")))), Ok(What::Directory(None)));
         assert_eq!(verdict(absent(), Ok(Some(meta("a/")))), Ok(What::Directory(Some(SystemTime::UNIX_EPOCH))));
         assert_eq!(verdict(absent(), Ok(None)), Ok(What::Absent));
         assert_eq!(verdict(failed(ErrorKind::Timeout, Op::Head), Ok(Some(meta("a/b")))), Ok(What::Directory(None)));
         assert_eq!(verdict(failed(ErrorKind::Timeout, Op::Head), Ok(None)), Err(libc::EIO));
-        assert_eq!(verdict(Ok(object()), failed(ErrorKind::AccessDenied, Op::List)), Ok(file()));
+        assert_eq!(verdict(there(Ok(object())), failed(ErrorKind::AccessDenied, Op::List)), Ok(file()));
         assert_eq!(verdict(absent(), failed(ErrorKind::AccessDenied, Op::List)), Err(libc::EACCES));
-        assert_eq!(verdict(Ok(object()), failed(ErrorKind::Timeout, Op::List)), Err(libc::EIO));
+        assert_eq!(verdict(there(Ok(object())), failed(ErrorKind::Timeout, Op::List)), Err(libc::EIO));
         assert_eq!(verdict(absent(), failed(ErrorKind::NoSuchBucket, Op::List)), Err(libc::EIO));
+    }
+
+    #[test]
+    fn a_page_tells_what_it_has_and_what_it_has_passed() {
+        let (path, directory) = (Key::from("a"), Key::from("a/"));
+        // What it has, whether more follows, the object, what is below; None: not told.
+        let there = |key: &str| Some(Some(meta(key)));
+        let (absent, unknown) = (Some(None), None::<Option<ObjectMeta>>);
+        for (keys, truncated, object, below) in [
+            (&[][..], false, &absent, &absent),
+            (&["a"], false, &there("a"), &absent),
+            (&["a", "a/"], false, &there("a"), &there("a/")),
+            (&["a-b", "a.b", "a/x", "a/y"], true, &absent, &there("a/x")),
+            (&["a", "a0"], true, &there("a"), &absent),
+            // More may follow that begins with `a/`.
+            (&["a", "a-b", "a.b"], true, &there("a"), &unknown),
+            (&["a.b"], true, &absent, &unknown),
+            (&["a"], true, &there("a"), &unknown),
+            // Stores filter after they count.
+            (&[], true, &unknown, &unknown),
+            // Not in order.
+            (&["a0", "a"], true, &unknown, &unknown),
+        ] {
+            let objects = keys.iter().map(|key| meta(key)).collect();
+            let page = ListPage { objects, prefixes: Vec::new(), next: truncated.then(|| "more".into()) };
+            let told = Told::by(page, &path, &directory);
+            assert_eq!((&told.object, &told.below), (object, below), "{keys:?} {truncated}");
+        }
     }
 }

@@ -8,9 +8,10 @@ mod look;
 mod model;
 mod names;
 mod programs;
+mod staging;
 mod streaming;
 
 fn main() -> std::process::ExitCode {
-    let trials = [streaming::trials(), names::trials(), model::trials(), programs::trials()];
+    let trials = [streaming::trials(), names::trials(), staging::trials(), model::trials(), programs::trials()];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

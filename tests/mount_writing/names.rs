@@ -26,6 +26,9 @@ pub fn trials() -> Vec<Trial> {
         trial("attributes_hold_for_the_life_of_the_mount", attributes),
         trial("attributes_can_be_kept_in_the_bucket", posix_attributes),
         trial("an_unlinked_file_is_read_on_by_who_has_it_open", unlink_open),
+        trial("a_handle_shows_and_takes_what_it_is_told_after_its_name_is_gone", write_unlinked),
+        trial("a_handle_of_what_a_rename_replaced_is_a_file_of_its_own", write_replaced),
+        trial("a_handle_does_not_write_to_what_somebody_else_removed", write_removed_elsewhere),
         trial("facts_of_the_object_are_extended_attributes", extended_attributes),
         trial("what_objects_cannot_be_is_refused", refusals),
     ]
@@ -302,6 +305,80 @@ fn unlink_open() {
     let shown = file.metadata().expect("it is open");
     assert_eq!((shown.len(), shown.nlink()), (5, 0));
     assert_eq!(fs::metadata(mount.join("old")).expect("it is there").len(), 3);
+}
+
+/// How a file can be open for writing.
+const WRITING: [(bool, bool); 2] = [(false, true), (true, true)];
+
+/// What is written to `file`, whose name is gone and which had `old`, is there for it alone.
+#[track_caller]
+fn goes_on_alone(file: &File, readable: bool, old: &[u8]) {
+    let about = file.metadata().expect("it is open");
+    assert_eq!((about.len(), about.nlink()), (old.len() as u64, 0));
+    file.write_all_at(b"WRITTEN", 2).expect("it is a file still");
+    file.write_all_at(b"end", old.len() as u64).expect("it is a file still");
+    let about = file.metadata().expect("it is open");
+    assert_eq!((about.len(), about.nlink()), (old.len() as u64 + 3, 0));
+    if readable {
+        let mut read = [0; 7];
+        file.read_exact_at(&mut read, 2).expect("it was just written");
+        assert_eq!(&read, b"WRITTEN");
+    }
+    file.set_len(5).expect("it is a file still");
+    assert_eq!(file.metadata().expect("it is open").len(), 5);
+    file.sync_all().expect("there is nothing to put anywhere");
+}
+
+fn write_unlinked() {
+    for (read, write) in WRITING {
+        let server = S3Server::start();
+        server.put("file", "what it was");
+        let mount = Daemon::new(&server).start();
+        let file = File::options().read(read).write(write).open(mount.join("file")).expect("it is there");
+        // What was read is in memory, and outlives the object.
+        assert!(!read || file.read_exact_at(&mut [0], 0).is_ok());
+        let second = File::options().read(read).write(write).open(mount.join("file")).expect("it is there");
+        fs::remove_file(mount.join("file")).expect("it is there");
+        assert_eq!(second.metadata().expect("it is open").len(), 11);
+        goes_on_alone(&file, read, b"what it was");
+        // Both are one file, which is another one than what has the name now.
+        assert_eq!(second.metadata().expect("it is open").len(), 5);
+        fs::write(mount.join("file"), "new").expect("the name is free");
+        second.write_all_at(b"x", 0).expect("it is a file still");
+        drop(file);
+        second.sync_all().expect("there is nothing to put anywhere");
+        drop(second);
+        assert_eq!(fs::read_to_string(mount.join("file")).expect("it is there"), "new");
+        assert_eq!(server.object("file").expect("it is there"), "new");
+        fs::remove_file(mount.join("file")).expect("it is there");
+        assert_eq!(server.object("file"), None);
+    }
+}
+
+fn write_replaced() {
+    for (read, write) in WRITING {
+        let server = S3Server::start();
+        server.put("file", "what it was");
+        server.put("other", "of the other");
+        let mount = Daemon::new(&server).start();
+        let file = File::options().read(read).write(write).open(mount.join("file")).expect("it is there");
+        assert!(!read || file.read_exact_at(&mut [0], 0).is_ok());
+        fs::rename(mount.join("other"), mount.join("file")).expect("it replaces");
+        goes_on_alone(&file, read, b"what it was");
+        drop(file);
+        assert_eq!(fs::read_to_string(mount.join("file")).expect("it is there"), "of the other");
+        assert_eq!(server.object("file").expect("it is there"), "of the other");
+    }
+}
+
+fn write_removed_elsewhere() {
+    let server = S3Server::start();
+    server.put("file", "what it was");
+    let mount = Daemon::new(&server).start();
+    let file = File::options().read(true).write(true).open(mount.join("file")).expect("it is there");
+    server.delete("file");
+    // Nobody here has given it up: what is written must not be dropped as if it had been.
+    assert_eq!(errno(file.write_all_at(b"x", 0)), libc::ESTALE);
 }
 
 fn extended_attributes() {

@@ -8,7 +8,8 @@ use libtest_mimic::Trial;
 
 use super::look::Look;
 use super::support::S3Server;
-use super::support::mounts::{Daemon, Mount, trial, trial_with};
+use super::support::mounts::{Daemon, Mount, lacks, trial, trial_unless, trial_with};
+use super::support::python;
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -22,6 +23,8 @@ pub fn trials() -> Vec<Trial> {
         trial_with(&["fio"], "fio_verifies_what_it_wrote_in_order_and_at_random", fio),
         trial_with(&["fsx"], "fsx_finds_every_byte_where_it_was_written", fsx),
         trial("editors_write_beside_and_rename_over", editor),
+        trial_unless(|| vim_here().err(), "vim_edits_with_and_without_a_backup", vim),
+        trial_unless(|| python::with("pip").err(), "pip_installs_a_package_that_can_be_imported", pip),
     ]
 }
 
@@ -216,4 +219,80 @@ fn editor() {
         fs::remove_file(mount.join("text~")).expect("it was made");
     }
     assert_eq!(fs::read_dir(mount.path()).expect("it can be listed").count(), 1);
+}
+
+/// Under either name that Debian's packages give it.
+fn vim_here() -> Result<&'static str, String> {
+    ["vim", "vim.tiny"].into_iter().find(|name| lacks(name).is_none()).ok_or_else(|| "neither vim nor vim.tiny is installed".to_owned())
+}
+
+fn vim() {
+    let (server, vim) = (S3Server::start(), vim_here().expect("it was there a moment ago"));
+    let text: String = (0..5000).map(|n| format!("line {n} of the text\n")).collect();
+    let changed = text.replace("line 42 ", "LINE 42 ");
+    let mount = start(&server);
+    // (By itself it makes no backup of what is below /tmp.) No backup, one that is the renamed original, one that is a copy; each with a swap file beside the text, and fsync.
+    let ways = [("nobackup nowritebackup", false), ("backup backupcopy=no", true), ("backup backupcopy=yes", true)];
+    for (n, (way, has_backup)) in ways.into_iter().enumerate() {
+        let name = format!("text{n}");
+        server.put(&name, text.clone());
+        sh(
+            mount.path(),
+            &format!(
+                "{vim} -es -N -u NONE -i NONE -c 'set directory=. backupdir=. backupskip= {way}' -c '%s/^line 42 /LINE 42 /' -c wq {name}"
+            ),
+        );
+        assert_eq!(server.object(&name).expect("it is there"), changed, "{way}");
+        assert_eq!(fs::read_to_string(mount.join(&name)).expect("it is there"), changed, "{way}");
+        let backup = server.object(&format!("{name}~"));
+        assert_eq!(backup.map(|content| content == text), has_backup.then_some(true), "{way}");
+    }
+    let mut names: Vec<_> =
+        fs::read_dir(mount.path()).expect("it can be listed").map(|entry| entry.expect("an entry").file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["text0", "text1", "text1~", "text2", "text2~"], "no swap file is left");
+}
+
+/// A wheel as `build` would make it, made with nothing but zipfile.
+const WHEEL: &str = r#"
+import base64, hashlib, sys, zipfile
+info = 'windlass_probe-1.0.dist-info/'
+files = {
+    'windlass_probe/__init__.py': 'from .answer import answer\n',
+    'windlass_probe/answer.py': 'from importlib import resources\n\n\ndef answer():\n    return len(resources.read_binary(__package__, "data.bin"))\n',
+    'windlass_probe/data.bin': 'x' * 300_000,
+    info + 'METADATA': 'Metadata-Version: 2.1\nName: windlass-probe\nVersion: 1.0\n',
+    info + 'WHEEL': 'Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n',
+    info + 'entry_points.txt': '[console_scripts]\nwindlass-probe = windlass_probe:answer\n',
+}
+def line(name, content):
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b'=').decode()
+    return f'{name},sha256={digest},{len(content)}\n'
+record = ''.join(line(*item) for item in files.items()) + info + 'RECORD,,\n'
+with zipfile.ZipFile(sys.argv[1], 'w', zipfile.ZIP_DEFLATED) as wheel:
+    for name, content in (files | {info + 'RECORD': record}).items():
+        wheel.writestr(name, content)
+"#;
+
+fn pip() {
+    let (server, place) = (S3Server::start(), tempfile::tempdir().expect("a temporary directory can be made"));
+    let wheel = place.path().join("windlass_probe-1.0-py3-none-any.whl");
+    python::run("zipfile", WHEEL, &[&wheel]);
+    let python = python::with("pip").expect("it was there a moment ago");
+    let mount = start(&server);
+    let install = "install --quiet --disable-pip-version-check --no-index --no-deps --no-cache-dir";
+    let command = format!("'{}' -m pip {install} --target site '{}'", python.display(), wheel.display());
+    sh(mount.path(), &command);
+    // Again, over what is there.
+    sh(mount.path(), &command.replace("install ", "install --upgrade "));
+    let import =
+        "import sys; sys.path.insert(0, sys.argv[1]); import windlass_probe; print(windlass_probe.__file__, windlass_probe.answer())";
+    let imported = |mount: &Mount| python::run("sys", import, &[&mount.join("site")]);
+    let expected = |mount: &Mount| format!("{} 300000", mount.join("site/windlass_probe/__init__.py").display());
+    assert_eq!(imported(&mount), expected(&mount));
+    assert_eq!(server.object("site/windlass_probe/data.bin").map(|content| content.len()), Some(300_000));
+    assert!(server.object("site/bin/windlass-probe").is_some());
+    drop(mount);
+    let second = Daemon::new(&server).flag("--read-only").start();
+    assert_eq!(imported(&second), expected(&second));
 }

@@ -26,8 +26,13 @@ pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
 
 /// A test that needs a mount and other programs.
 pub fn trial_with(programs: &'static [&'static str], name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    trial_unless(|| programs.iter().find_map(|program| lacks(program)), name, test)
+}
+
+/// A test that needs a mount and more: `lacks` says what is not there.
+pub fn trial_unless(lacks: impl FnOnce() -> Option<String> + Send + 'static, name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     Trial::ignorable_test(name, move || {
-        if let Some(reason) = why_not().or_else(|| programs.iter().find_map(|program| lacks(program))) {
+        if let Some(reason) = why_not().or_else(lacks) {
             return Ok(Completion::ignored_with(reason));
         }
         test();
@@ -52,7 +57,7 @@ pub fn why_not() -> Option<String> {
 /// capabilities(7).
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
-fn lacks(program: &str) -> Option<String> {
+pub fn lacks(program: &str) -> Option<String> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
     (!found).then(|| format!("{program} is not installed"))
@@ -64,6 +69,16 @@ pub fn run(trials: Vec<Trial>) -> std::process::ExitCode {
     let mut arguments = libtest_mimic::Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Looks until something is so that follows by itself.
+#[track_caller]
+pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "not so after {PATIENCE:?}: {what}");
+        std::thread::sleep(POLL);
+    }
 }
 
 /// The command line of a mount, before it is started.
@@ -159,6 +174,16 @@ impl Mount {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the daemon runs");
         let kib = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix("kB")).map(str::trim);
         kib.and_then(|kib| kib.parse::<u64>().ok()).expect("the kernel shows it in kB") << 10
+    }
+
+    /// Waits until the daemon has said something.
+    #[track_caller]
+    pub fn wait_for_log(&self, shows: impl Fn(&str) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !shows(&self.log()) {
+            assert!(Instant::now() < end, "the daemon does not say it:\n{}", self.log());
+            std::thread::sleep(POLL);
+        }
     }
 
     /// Sends a signal to the daemon.

@@ -58,7 +58,7 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
 #[async_trait]
 impl ObjectStore for OssStore {
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
-        self.requests.facts(key).await.map(|details| details.meta)
+        self.requests.head(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<ListPage> {

@@ -10,7 +10,8 @@ use super::headers::{CARRIED, encoded};
 use super::{Call, Reply, Requests};
 use crate::store::symlink::{self, Link};
 use crate::store::{
-    Condition, CopyRequest, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, Op, PutRequest, Result, SYMLINK_SIZE, Written,
+    Condition, CopyRequest, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, Op, PutRequest, Result, SYMLINK_SIZE,
+    Written,
 };
 
 /// The longest target that OSS keeps in a link of its own, a key.
@@ -20,12 +21,21 @@ const LONGEST_KEY: usize = 1023;
 const TARGET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 impl Requests {
+    /// Size, version and date. No checksum is asked for: S3 tells that of an encrypted object only to who may decrypt it.
+    pub async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        self.told(key, HeaderMap::new()).await.map(|details| details.meta)
+    }
+
     /// What HEAD tells, and where a link of the store's own leads.
     pub async fn facts(&self, key: &Key) -> Result<Details> {
         let mut headers = HeaderMap::new();
         if self.sends_checksums() {
             headers.insert(self.names.vendor("checksum-mode"), HeaderValue::from_static("ENABLED"));
         }
+        self.told(key, headers).await
+    }
+
+    async fn told(&self, key: &Key, headers: HeaderMap) -> Result<Details> {
         let found = self.send(&Call::new(Op::Head, Method::HEAD, key).headed(headers)).await;
         let is_link = self.dialect == Dialect::Oss
             && match &found {

@@ -90,7 +90,7 @@ impl ProvideCredentials for PasswdFile {
     }
 }
 
-/// One cache for everything that signs: the SDK's own is out of reach for the data path.
+/// One cache for everything that signs: the SDK keeps its own inside its clients.
 #[derive(Debug)]
 pub(super) struct CachedCredentials {
     source: SharedCredentialsProvider,
@@ -149,15 +149,6 @@ impl CachedCredentials {
                 Ok((old, now + BEFORE_EXPIRY + Duration::from_secs(5)))
             }
         }
-    }
-}
-
-impl ProvideCredentials for CachedCredentials {
-    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
-    where
-        Self: 'a,
-    {
-        future::ProvideCredentials::new(self.get())
     }
 }
 

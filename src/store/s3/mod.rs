@@ -1,7 +1,9 @@
-//! The S3 dialect: HEADs through the SDK, data GETs, listings and writes through what both dialects share, with signatures of
-//! our own. One attempt a call; the SDK's retries are off because the decorator above does it for both dialects.
-//! Invariant: all requests go to the same address, resolved by the SDK's endpoint rules.
+//! The S3 dialect: everything goes through what both dialects share, with addresses and signatures of its own. One attempt a call,
+//! and one more with renewed credentials. It does not retry. Of the vendor's SDK only the sources of credentials and the arithmetic
+//! of signatures are used: the request pipeline of its clients costs several times the CPU of a small request (see `sign`).
+//! Invariant: all requests go to the same address.
 
+mod address;
 mod credentials;
 mod failure;
 mod list;
@@ -10,49 +12,34 @@ mod sign;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::SystemTime;
 
 use async_trait::async_trait;
 use aws_config::environment::EnvironmentVariableRegionProvider;
 use aws_config::imds::region::ImdsRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
-use aws_sdk_s3::Client;
-use aws_sdk_s3::config::endpoint::{DefaultResolver, Params, ResolveEndpoint};
-use aws_sdk_s3::config::retry::RetryConfig;
-use aws_sdk_s3::config::timeout::TimeoutConfig;
-use aws_sdk_s3::config::{
-    AppName, BehaviorVersion, IdentityCache, Region, RequestChecksumCalculation, ResponseChecksumValidation, SharedCredentialsProvider,
-    StalledStreamProtectionConfig,
-};
-use aws_sdk_s3::types::RequestPayer;
-use aws_smithy_http_client::proxy::ProxyConfig;
-use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
-use aws_smithy_http_client::{Builder, Connector};
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_types::region::Region;
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::answer;
-use super::endpoint::{self, Endpoint};
+use super::endpoint::Endpoint;
 use super::listing::Tokens;
 use super::page::PageClient;
 use super::range::{self, RangeClient};
 use super::requests::{Requests, Voice};
 use super::{
-    Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options,
-    Part, PartCopy, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,
+    Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part,
+    PartCopy, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 use sign::Signer;
 
 /// One bucket behind an S3 endpoint.
 pub(super) struct S3 {
-    client: Client,
     bucket: String,
     region: String,
     signer: Arc<Signer>,
-    requester_pays: bool,
     requests: Requests,
     ranges: RangeClient,
     pages: PageClient,
@@ -79,23 +66,15 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
         Signature::V1 => return Err(invalid("signature v1 is for OSS; S3 takes v4 or none".into())),
     };
 
-    let params = Params::builder()
-        .bucket(&options.bucket)
-        .region(region.as_ref())
-        .force_path_style(path_style)
-        .set_endpoint(endpoint.as_ref().map(|endpoint| endpoint.url().as_str().to_owned()))
-        .build()
-        .map_err(|error| invalid(error.to_string()))?;
-    let base = DefaultResolver::new().resolve_endpoint(&params).await.map_err(|error| invalid(error.to_string()))?;
+    let base =
+        address::of_bucket(&options.bucket, region.as_ref(), endpoint.as_ref(), path_style).map_err(|error| invalid(error.to_string()))?;
     let http =
         range::client_builder(options).build().map_err(|error| invalid(format!("cannot set up TLS: {}", answer::innermost(&error))))?;
 
-    let signer = Arc::new(Signer::new(base.url(), region.to_string(), credentials.clone(), options.requester_pays));
+    let signer = Arc::new(Signer::new(&base, region.to_string(), credentials, options.requester_pays));
     Ok(Arc::new(S3 {
-        client: client(options, endpoint.as_ref(), region.clone(), path_style, credentials),
         bucket: options.bucket.clone(),
         region: region.to_string(),
-        requester_pays: options.requester_pays,
         requests: Requests::new(http.clone(), options, signer.clone(), metrics.clone()),
         signer,
         pages: PageClient::new(http.clone(), options.stall_timeout, Tokens::Plain),
@@ -126,57 +105,10 @@ async fn region(options: &Options, custom_endpoint: bool) -> Option<Region> {
     }
 }
 
-/// The SDK's own client, but through the proxy that the environment names, as the data path goes.
-fn http_client(options: &Options) -> SharedHttpClient {
-    let proxied = endpoint::goes_through_proxy(options.endpoint.as_deref());
-    Builder::new().pool_idle_timeout(range::IDLE_FOR).build_with_connector_fn(move |settings, components| {
-        let mut connector = Connector::builder().proxy_config(if proxied { ProxyConfig::from_env() } else { ProxyConfig::disabled() });
-        connector.set_connector_settings(settings.cloned());
-        connector.set_sleep_impl(components.and_then(|components| components.sleep_impl()));
-        connector.tls_provider(Provider::Rustls(CryptoMode::AwsLc)).build()
-    })
-}
-
-fn client(
-    options: &Options,
-    endpoint: Option<&Endpoint>,
-    region: Region,
-    path_style: bool,
-    credentials: Option<Arc<credentials::CachedCredentials>>,
-) -> Client {
-    let timeouts = TimeoutConfig::builder().connect_timeout(options.connect_timeout).read_timeout(options.stall_timeout).build();
-    let mut config = aws_sdk_s3::Config::builder()
-        .behavior_version(BehaviorVersion::latest())
-        .app_name(AppName::new(concat!("windlass-", env!("CARGO_PKG_VERSION"))).expect("letters, digits, dots and a dash"))
-        .http_client(http_client(options))
-        .region(region)
-        .force_path_style(path_style)
-        .retry_config(RetryConfig::disabled())
-        .timeout_config(timeouts)
-        .stalled_stream_protection(StalledStreamProtectionConfig::enabled().grace_period(options.stall_timeout).build())
-        // Stores that are not AWS refuse the checksum headers that the SDK adds by default.
-        .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
-        .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
-    if let Some(endpoint) = endpoint {
-        config = config.endpoint_url(endpoint.url().as_str());
-    }
-    config = match credentials {
-        Some(source) => {
-            config.credentials_provider(SharedCredentialsProvider::new(Shared(source))).identity_cache(IdentityCache::no_cache())
-        }
-        None => config.allow_no_auth(),
-    };
-    Client::from_conf(config.build())
-}
-
 #[async_trait]
 impl ObjectStore for S3 {
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
-        let started = Instant::now();
-        match self.head_once(key).await {
-            Err(error) if self.may_renew(&error, started).await => self.head_once(key).await,
-            result => result,
-        }
+        self.requests.head(key).await
     }
 
     async fn list(&self, request: &ListRequest) -> Result<ListPage> {
@@ -246,20 +178,6 @@ impl ObjectStore for S3 {
 }
 
 impl S3 {
-    async fn head_once(&self, key: &Key) -> Result<ObjectMeta> {
-        let name = text(Op::Head, key)?;
-        self.metrics.head_requests.add(1);
-        let payer = self.requester_pays.then_some(RequestPayer::Requester);
-        let sent = self.client.head_object().bucket(&self.bucket).key(name).set_request_payer(payer).send().await;
-        let found = sent.map_err(|error| failure::sdk(Op::Head, key, &self.region, &error))?;
-        let size = found.content_length().and_then(|length| u64::try_from(length).ok());
-        let modified = found.last_modified().and_then(|date| SystemTime::try_from(*date).ok());
-        match (size, found.e_tag(), modified) {
-            (Some(size), Some(tag), Some(modified)) => Ok(ObjectMeta { key: key.clone(), size, etag: ETag::quoted(tag), modified }),
-            _ => Err(Error::new(ErrorKind::Corrupt, Op::Head, key, "the answer lacks Content-Length, ETag or Last-Modified")),
-        }
-    }
-
     async fn may_renew(&self, error: &Error, started: Instant) -> bool {
         Voice::renew(&*self.signer, error, started).await
     }
@@ -271,20 +189,7 @@ impl fmt::Debug for S3 {
     }
 }
 
-/// The SDK wants a provider of its own where the signer shares ours.
-#[derive(Debug)]
-struct Shared(Arc<credentials::CachedCredentials>);
-
-impl aws_credential_types::provider::ProvideCredentials for Shared {
-    fn provide_credentials<'a>(&'a self) -> aws_credential_types::provider::future::ProvideCredentials<'a>
-    where
-        Self: 'a,
-    {
-        self.0.provide_credentials()
-    }
-}
-
-/// The key as the SDK takes it.
+/// The key as S3 takes it.
 fn text(op: Op, key: &Key) -> Result<&str> {
     key.to_str().ok_or_else(|| Error::new(ErrorKind::Invalid, op, key, "S3 keys are UTF-8, this one is not"))
 }

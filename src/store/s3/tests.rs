@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::super::wire::{Fake, Reply};
-use super::super::{CredentialOptions, Dialect};
+use super::super::{CredentialOptions, Dialect, ETag};
 use super::*;
 
 /// An S3 server over a temporary directory, and a password file for it beside.

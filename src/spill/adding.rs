@@ -1,0 +1,122 @@
+//! How pieces get to the disk. Invariant: their room is reserved before they are written, their bytes are written before the slots that
+//! name them, and what could not be written leaves nothing behind.
+
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use super::entry::{Entry, Locked, Turn};
+use super::format::{CHUNK_PIECES, PIECE_BYTES, checksum};
+use super::guard::Purpose;
+use super::{ChunkId, Engine};
+
+/// What became of bytes that were to be kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Added {
+    /// Bytes that were written.
+    pub kept: u64,
+    /// Bytes that were there already.
+    pub present: u64,
+    /// Bytes of whole pieces for which there was no room, or which could not be written now.
+    pub dropped: u64,
+}
+
+impl Engine {
+    /// Keeps `pieces` of one chunk.
+    pub(super) fn add(&self, entry: &Entry, pieces: Range<u64>, bytes: &[u8]) -> Added {
+        let mut added = Added::default();
+        let result = self.try_add(entry, &pieces, bytes, &mut added);
+        self.quietly("adding", entry, result);
+        added.dropped = bytes.len() as u64 - added.kept - added.present;
+        self.count_dropped(added.dropped.div_ceil(PIECE_BYTES));
+        added
+    }
+
+    fn try_add(&self, entry: &Entry, pieces: &Range<u64>, bytes: &[u8], added: &mut Added) -> io::Result<()> {
+        let Some(_entered) = self.membership.enter() else { return Ok(()) };
+        entry.close_removed();
+        let missing = match entry.pair(&self.layout)? {
+            Some(pair) => runs(pieces, &pair.sums(entry.header(), pieces)?),
+            None => vec![pieces.clone()],
+        };
+        if missing.is_empty() {
+            added.present = bytes.len() as u64;
+            return Ok(());
+        }
+        // Before the lock: making room may need it.
+        let room = match self.guard.reserve_for(self.layout.root(), self.room_for(entry, &missing), Purpose::Chunks) {
+            Err(error) if [io::ErrorKind::StorageFull, io::ErrorKind::WouldBlock].contains(&error.kind()) => return Ok(()),
+            other => other?,
+        };
+        let Turn::Locked(locked) = entry.lock_made(&self.layout)? else { return Ok(()) };
+        let missing = runs(pieces, &locked.pair.sums(entry.header(), pieces)?);
+        let written = write_runs(entry, &locked, pieces, bytes, &missing, &mut added.kept);
+        // Some file systems count blocks when they write them back: what we know is the least.
+        let old = locked.pair.charge()?;
+        let charge = room.charged(old, locked.due()?.max(old.bytes + added.kept))?;
+        locked.pair.set_charge(charge)?;
+        let missed: u64 = missing.iter().map(|run| run_bytes(entry, run).end - run_bytes(entry, run).start).sum();
+        added.present = bytes.len() as u64 - missed;
+        if added.kept > 0 {
+            let id = ChunkId { name: entry.name(), chunk: (pieces.start / CHUNK_PIECES) as u32 };
+            self.index.lock().on_add(id, added.kept);
+        }
+        let made = locked.made;
+        drop(locked);
+        if made {
+            self.on_made(entry)?;
+        }
+        written
+    }
+
+    /// The bytes of the pieces, and what the file system may need to keep them: blocks of slots, of extents, of a directory.
+    fn room_for(&self, entry: &Entry, missing: &[Range<u64>]) -> u64 {
+        let block = self.block_bytes;
+        let data: u64 =
+            missing.iter().map(|run| (run_bytes(entry, run).end - run_bytes(entry, run).start).next_multiple_of(block) + block).sum();
+        data + 8 * block
+    }
+}
+
+fn run_bytes(entry: &Entry, run: &Range<u64>) -> Range<u64> {
+    run.start * PIECE_BYTES..(run.end * PIECE_BYTES).min(entry.header().size())
+}
+
+/// The runs of pieces that are not there.
+fn runs(pieces: &Range<u64>, sums: &[Option<u64>]) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for (piece, _) in pieces.clone().zip(sums).filter(|(_, sum)| sum.is_none()) {
+        match runs.last_mut() {
+            Some(run) if run.end == piece => run.end += 1,
+            _ => runs.push(piece..piece + 1),
+        }
+    }
+    runs
+}
+
+/// The data first, then its slots: a slot never names what is not there.
+fn write_runs(
+    entry: &Entry,
+    locked: &Locked<'_>,
+    pieces: &Range<u64>,
+    bytes: &[u8],
+    missing: &[Range<u64>],
+    kept: &mut u64,
+) -> io::Result<()> {
+    let base = pieces.start * PIECE_BYTES;
+    for run in missing {
+        let range = run_bytes(entry, run);
+        let data = &bytes[(range.start - base) as usize..(range.end - base) as usize];
+        let sums: Vec<u64> = data.chunks(PIECE_BYTES as usize).map(checksum).collect();
+        let written =
+            locked.pair.data.write_all_at(data, range.start).and_then(|()| locked.pair.set_slots(entry.header(), run.start, &sums));
+        if let Err(error) = written {
+            // Half of it would be of no use and take room.
+            let _ = locked.pair.clear_slots(entry.header(), run);
+            let _ = locked.pair.punch(&range);
+            return Err(error);
+        }
+        *kept += data.len() as u64;
+    }
+    Ok(())
+}
