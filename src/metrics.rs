@@ -1,4 +1,5 @@
-//! Counters of the whole process. Lock-free, cheap enough for the hot path, read by `demo`, the log and tests.
+//! Counters of the whole process. Lock-free, cheap enough for the hot path, read by `stats`, `demo`, the log and tests. Invariant: what
+//! is counted here is shown; a counter has its unit in its name.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -18,6 +19,22 @@ impl Counter {
     }
 }
 
+/// Declares the counters, and with them the list of their names: one that is left out of the list would never be shown.
+macro_rules! counters {
+    ($(#[$about:meta])* pub struct $name:ident { $($(#[$doc:meta])* pub $counter:ident: $kind:ty,)+ }) => {
+        $(#[$about])*
+        pub struct $name { $($(#[$doc])* pub $counter: $kind,)+ }
+
+        impl $name {
+            /// Every counter by its name, as it is now.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($counter), self.$counter.get()),)+]
+            }
+        }
+    };
+}
+
+counters! {
 /// What the process did since it started.
 #[derive(Debug, Default)]
 pub struct Metrics {
@@ -63,4 +80,19 @@ pub struct Metrics {
     pub spill_skipped_bytes: Counter,
     /// Fetches given up because nobody wanted their bytes any more.
     pub cancelled_fetches: Counter,
+}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_is_listed_under_its_name() {
+        let metrics = Metrics::default();
+        metrics.read_bytes.add(7);
+        let all = metrics.all();
+        assert!(all.contains(&("read_bytes", 7)) && all.contains(&("retries", 0)));
+        assert_eq!(all.iter().map(|(_, value)| value).sum::<u64>(), 7);
+    }
 }

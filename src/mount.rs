@@ -13,6 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
+use crate::admin::{Server, Subject};
 use crate::budget::Budget;
 use crate::config::{MountTarget, Settings};
 use crate::fuse::{self, Session, Tree};
@@ -51,6 +52,8 @@ pub struct Mounted {
     spill: Option<Spill>,
     /// The directory of the spill where nobody named one.
     _private: Option<TempDir>,
+    /// Where it can be asked while it lives.
+    control: Option<Server>,
     signals: Signals,
     unmounted: bool,
 }
@@ -180,10 +183,11 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
     });
     // From before there is something to unmount: whoever reads the ready line may send a signal at once.
     let signals = Signals::listen(&runtime).map_err(process("listen for signals"))?;
+    let asked = Arc::clone(&names);
     let tree = Tree { names, files: Arc::clone(&files), edits: edits.clone() };
     let session = Arc::new(attach(settings, tree, &runtime)?);
     let drain = settings.drain_timeout;
-    let mounted = Mounted {
+    let mut mounted = Mounted {
         runtime: Some(runtime),
         session,
         reader,
@@ -193,11 +197,13 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         budget,
         spill,
         _private: private,
+        control: None,
         signals,
         unmounted: false,
     };
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
+    mounted.control = mounted.listen(settings, asked);
     if let Some(edits) = mounted.edits.clone() {
         // Beside the mount: it may have to upload much.
         mounted.runtime().spawn(async move { edits.recover().await });
@@ -329,6 +335,31 @@ impl Mounted {
         });
     }
 
+    /// Opens the control socket. A mount works without it.
+    fn listen(&self, settings: &Settings, names: Arc<Names>) -> Option<Server> {
+        let Some(device) = self.session.device().and_then(|device| device.parse().ok()) else {
+            tracing::info!("no control socket: where a passed descriptor is mounted cannot be seen from here");
+            return None;
+        };
+        let session = Arc::clone(&self.session);
+        let subject = Subject {
+            names,
+            metrics: Arc::clone(&self.metrics),
+            budget: Arc::clone(&self.budget),
+            source: settings.source.to_string(),
+            mountpoint: settings.mountpoint.to_string(),
+            began: std::time::Instant::now(),
+            forget: Box::new(move |expired| session.forget(expired)),
+        };
+        match Server::start(&settings.admin.directories, device, Arc::new(subject), self.runtime().handle()) {
+            Ok(server) => Some(server),
+            Err(error) => {
+                tracing::warn!(%error, "no control socket: windlass stats and windlass refresh cannot ask this mount");
+                None
+            }
+        }
+    }
+
     /// Asks the mount for its root, as the first user will.
     fn wait_for_answer(&self, target: &MountTarget) -> Result<(), Error> {
         let MountTarget::Directory(path) = target else { return Ok(()) };
@@ -350,6 +381,8 @@ impl Mounted {
             return Ok(());
         }
         let lost = self.drain();
+        // Before the mount, whose number another one may get.
+        self.control = None;
         self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)?;
         if lost.is_empty() { Ok(()) } else { Err(Error::NotWritten(lost)) }
     }

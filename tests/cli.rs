@@ -352,7 +352,7 @@ fn the_manual_is_printed_and_written() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("man1");
     assert_eq!(windlass(&["man", "--out", out.to_str().unwrap()]).code, 0);
-    for page in ["windlass.1", "windlass-mount.1", "windlass-umount.1"] {
+    for page in ["windlass.1", "windlass-mount.1", "windlass-umount.1", "windlass-stats.1", "windlass-refresh.1"] {
         assert!(fs::metadata(out.join(page)).unwrap().len() > 0, "{page}");
     }
 }
@@ -373,6 +373,22 @@ fn a_bad_mount_point_is_refused_with_its_fix_before_anything_starts() {
     }
     let ready = format!("{at}/absent/ready");
     windlass(&["mount", "s3://data", at, "--ready-file", &ready]).refuses(&["ready-file", "no such directory"]);
+}
+
+#[test]
+fn only_our_mounts_are_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_str().unwrap();
+    for name in ["stats", "refresh"] {
+        windlass(&[name, at]).refuses(&[at, "not in a windlass mount"]);
+        windlass(&[name, &format!("{at}/absent/path")]).refuses(&["not in a windlass mount"]);
+        windlass(&[name, "/proc/self/fd"]).refuses(&["/proc/self/fd", "(proc)"]);
+        windlass(&[name]).refuses(&["Usage"]);
+        assert!(windlass(&["man", name]).out.contains("windlass"), "{name}");
+    }
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&link, &link).unwrap();
+    windlass(&["stats", link.to_str().unwrap()]).refuses(&["too many links"]);
 }
 
 #[test]

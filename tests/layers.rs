@@ -14,6 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["reader"],
     &["writer"],
     &["vfs"],
+    &["admin"],
     &["fuse"],
     &["config"],
     &["mount"],

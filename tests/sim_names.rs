@@ -410,11 +410,81 @@ async fn attributes_last_for_the_ttl_and_a_refresh_sees_through_it() {
     assert_eq!(requests(&store), (1, 1));
     store.delete("a");
     store.delete("d/x");
-    names.expire(a);
-    names.expire(d);
+    for path in ["a", "d"] {
+        names.expire_path(path.as_bytes(), false).expect("a path");
+    }
     assert!(matches!(names.fresh_object(a).await, Err(Error::NotFound)));
     assert!(matches!(names.getattr(d).await, Err(Error::NotFound)));
     assert!(matches!(names.fresh_object(d).await, Err(Error::IsADirectory)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_that_is_expired_is_asked_for_again_though_an_older_question_is_under_way() {
+    let store = bucket(&["d/a"]);
+    let names = names(&store);
+    let d = ino(&names, "d").await;
+    requests(&store);
+    let asking = tokio::spawn({
+        let names = Arc::clone(&names);
+        async move { names.lookup(d, b"a").await }
+    });
+    sleep(RTT / 2).await;
+    names.expire_path(b"d/a", false).expect("a path");
+    sleep(RTT / 4).await;
+    names.lookup(d, b"a").await.expect("there");
+    assert_eq!(requests(&store), (2, 2), "it does not join who asked before");
+    assert_eq!(asking.await.expect("it ends").expect("there").ttl, Duration::ZERO, "what was asked before is not to be believed");
+    names.lookup(d, b"a").await.expect("there");
+    assert_eq!(requests(&store), (0, 0), "what was asked after is");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listing_is_read_again_after_a_path_in_it_was_expired() {
+    let store = bucket(&["d/a", "d/sub/x"]);
+    let names = names(&store);
+    let (d, sub) = (ino(&names, "d").await, ino(&names, "d/sub").await);
+    assert_eq!((ls_names(&names, d).await, ls_names(&names, sub).await), (vec!["a".into(), "sub".into()], vec!["x".into()]));
+    store.put("d/b", "content");
+    store.put("d/sub/y", "content");
+    sleep(RTT).await;
+    requests(&store);
+    names.expire_path(b"d/b", false).expect("a path");
+    sleep(RTT).await;
+    assert_eq!((ls_names(&names, d).await, ls_names(&names, sub).await), (vec!["a".into(), "b".into(), "sub".into()], vec!["x".into()]));
+    assert_eq!(requests(&store), (0, 1), "only the one listing");
+    names.expire_path(b"", true).expect("the root");
+    assert_eq!(ls_names(&names, sub).await, ["x", "y"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_kernel_is_told_of_every_name_it_may_believe() {
+    let store = bucket(&["p/d/a", "p/d/sub/x"]);
+    let names = names_with(&store, Options { prefix: "p/".into(), ..Options::default() });
+    let (d, a, sub, x) = (ino(&names, "d").await, ino(&names, "d/a").await, ino(&names, "d/sub").await, ino(&names, "d/sub/x").await);
+    assert!(names.lookup(sub, b"absent").await.is_err());
+    let told = |path: &str, below| {
+        let mut told = names.expire_path(path.as_bytes(), below).expect("a path");
+        told.inodes.sort();
+        told.entries.sort();
+        told
+    };
+    let sorted = |mut inodes: Vec<Inode>| {
+        inodes.sort();
+        inodes
+    };
+    let one = told("d/a", false);
+    assert_eq!((one.inodes, one.entries), (vec![a], vec![(d, b"a".to_vec())]));
+    let new = told("d/sub/new", false);
+    assert_eq!((new.inodes, new.entries), (vec![], vec![(sub, b"new".to_vec())]), "it may believe that there is none");
+    let all = told("", true);
+    assert_eq!(all.inodes, sorted(vec![Inode::ROOT, d, a, sub, x]));
+    let mut entries = vec![(d, b"a".to_vec()), (sub, b"x".to_vec()), (sub, b"absent".to_vec())];
+    entries.sort();
+    assert_eq!(all.entries, entries, "never the names of directories");
+    assert_eq!(told("nowhere/at/all", false), windlass::vfs::Expired::default());
+    for path in ["../d", "a/./b", "a\0b"] {
+        assert!(matches!(names.expire_path(path.replace("\\0", "\0").as_bytes(), false), Err(Error::Invalid)), "{path}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

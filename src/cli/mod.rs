@@ -7,6 +7,7 @@ mod daemon;
 mod demo;
 mod flags;
 mod foreign;
+mod locate;
 mod man;
 mod mount;
 mod mountinfo;
@@ -14,6 +15,8 @@ mod mountpoint;
 mod mpu;
 mod progress;
 mod ready;
+mod refresh;
+mod stats;
 mod umount;
 
 use std::ffi::OsString;
@@ -65,6 +68,8 @@ enum Command {
     Mount(Box<mount::Args>),
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
+    Stats(stats::Args),
+    Refresh(refresh::Args),
     Demo(demo::Args),
     Mpu(mpu::Args),
     Completions(completions::Args),
@@ -107,6 +112,8 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
         Ok(cli) => match cli.command {
             Command::Mount(args) => mount::run(&args.into_request()),
             Command::Umount(args) => umount::run(&args),
+            Command::Stats(args) => stats::run(&args),
+            Command::Refresh(args) => refresh::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Mpu(args) => mpu::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),

@@ -5,14 +5,24 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use crate::admin::Device;
+
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// The number of the mount, and of the one that it is mounted in.
+    id: u32,
+    parent: u32,
+    pub device: Device,
+    /// What of its file system is mounted: `/`, or a directory in it.
+    pub root: PathBuf,
     pub mount_point: PathBuf,
     /// `fuse.windlass`, `ext4`, ...
     pub kind: String,
     /// What was mounted: for our mounts the bucket.
     pub source: String,
+    /// Whose mount it is, when a process in user space answers for it.
+    pub owner: Option<u32>,
 }
 
 impl Entry {
@@ -37,6 +47,28 @@ pub fn at(path: &Path) -> std::io::Result<Option<Entry>> {
     Ok(read()?.into_iter().rev().find(|entry| entry.mount_point == path))
 }
 
+/// The mount that a path without links leads to, among those of `table`: from the root down, because what was mounted over hides what was
+/// mounted below.
+pub fn covering<'a>(table: &'a [Entry], path: &Path) -> Option<&'a Entry> {
+    let above: Vec<&Path> = path.ancestors().collect();
+    let mut current: Option<&Entry> = None;
+    for place in above.into_iter().rev() {
+        // More than one can be stacked at a place.
+        let on_top = |below: Option<&Entry>| {
+            let is_next = |entry: &&Entry| match below {
+                Some(below) => entry.parent == below.id && entry.id != below.id,
+                // Where the table begins: nothing that it lists holds the first mount.
+                None => entry.id == entry.parent || table.iter().all(|other| other.id != entry.parent),
+            };
+            table.iter().filter(|entry| entry.mount_point == place).find(is_next)
+        };
+        while let Some(next) = on_top(current) {
+            current = Some(next);
+        }
+    }
+    current
+}
+
 /// The path as the kernel shows it, without a look at its last component, which may be a mount that no longer answers.
 pub fn resolve(path: &Path) -> PathBuf {
     let mut path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -55,18 +87,28 @@ pub fn resolve(path: &Path) -> PathBuf {
     path
 }
 
-fn parse(table: &[u8]) -> Vec<Entry> {
+pub(super) fn parse(table: &[u8]) -> Vec<Entry> {
     table.split(|&b| b == b'\n').filter_map(line).collect()
 }
 
 fn line(line: &[u8]) -> Option<Entry> {
     let mut fields = line.split(|&b| b == b' ');
-    let mount_point = fields.nth(4)?;
+    let text = |field: Option<&[u8]>| String::from_utf8(field?.to_vec()).ok();
+    let path = |field: Option<&[u8]>| Some(PathBuf::from(OsString::from_vec(unescape(field?))));
+    let (id, parent) = (text(fields.next())?.parse().ok()?, text(fields.next())?.parse().ok()?);
+    let device = text(fields.next())?.parse().ok()?;
+    let (root, mount_point) = (path(fields.next())?, path(fields.next())?);
     // Optional fields end with a lone hyphen; their number varies.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (fields.next()?, fields.next()?);
+    let owner = text(fields.next()).and_then(|options| options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok()));
     Some(Entry {
-        mount_point: PathBuf::from(OsString::from_vec(unescape(mount_point))),
+        id,
+        parent,
+        device,
+        root,
+        mount_point,
+        owner,
         kind: String::from_utf8_lossy(&unescape(kind)).into_owned(),
         source: String::from_utf8_lossy(&unescape(source)).into_owned(),
     })
@@ -111,9 +153,43 @@ garbage
         assert_eq!(entries[1].mount_point, Path::new("/mnt/my data"));
         assert_eq!(entries[1].source, "s3://data/a b");
         assert!(entries[1].is_ours() && entries[1].is_fuse());
+        assert_eq!((entries[1].owner, entries[2].owner, entries[1].root.as_path()), (Some(0), None, Path::new("/")));
+        assert_eq!(entries[1].device.to_string(), "0:36");
         assert!(entries[2].is_fuse() && !entries[2].is_ours());
         assert!(entries[3].is_ours());
         assert!(!entries[0].is_fuse());
+    }
+
+    #[test]
+    fn a_path_belongs_to_what_is_on_top() {
+        let table = parse(
+            b"\
+22 1 254:1 / / rw - ext4 /dev/vda1 rw
+30 22 0:30 / /mnt/a rw - fuse.windlass s3://a rw,user_id=7
+31 30 0:31 / /mnt/a/inside rw - tmpfs tmpfs rw
+32 30 0:32 / /mnt/a rw - fuse.windlass s3://over rw
+33 22 0:33 / /srv/b rw - fuse.windlass s3://hidden rw
+34 22 0:34 / /srv rw - tmpfs tmpfs rw
+35 22 0:35 / /mnt/ab rw - tmpfs tmpfs rw
+",
+        );
+        for (path, device) in [
+            ("/", "254:1"),
+            ("/mnt", "254:1"),
+            ("/mnt/a", "0:32"),
+            ("/mnt/a/x/y", "0:32"),
+            ("/mnt/a/inside", "0:32"),
+            ("/srv/b/x", "0:34"),
+            ("/mnt/ab", "0:35"),
+            ("/mnt/abc", "254:1"),
+        ] {
+            assert_eq!(covering(&table, Path::new(path)).unwrap().device.to_string(), device, "{path}");
+        }
+        let in_chroot = parse(b"40 39 0:40 / /mnt rw - fuse.windlass s3://a rw\n41 40 0:41 / /mnt/b rw - tmpfs tmpfs rw\n");
+        assert_eq!(covering(&in_chroot, Path::new("/mnt/x")).unwrap().device.to_string(), "0:40");
+        assert_eq!(covering(&in_chroot, Path::new("/mnt/b/x")).unwrap().device.to_string(), "0:41");
+        assert_eq!(covering(&in_chroot, Path::new("/etc")), None);
+        assert!(covering(&read().unwrap(), Path::new("/proc")).is_some_and(|entry| entry.kind == "proc"));
     }
 
     #[test]

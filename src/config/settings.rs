@@ -13,7 +13,7 @@ use super::{Error, Program};
 use crate::reader::ReadMode;
 use crate::store::{CredentialOptions, Dialect, Signature, Sse, StaticKeys};
 use crate::units::ByteSize;
-use crate::{budget, fuse, logging, reader, store, vfs, writer};
+use crate::{admin, budget, fuse, logging, reader, store, vfs, writer};
 
 /// Where the files appear.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +43,7 @@ pub struct Settings {
     pub budget: budget::Options,
     pub vfs: vfs::Options,
     pub fuse: fuse::Options,
+    pub admin: admin::Options,
     pub writer: writer::Options,
     /// Nothing can be changed through the mount.
     pub read_only: bool,
@@ -105,6 +106,7 @@ impl Settings {
             budget: budget::Options { memory_limit: values.size("memory-limit") },
             vfs: values.vfs(&source),
             fuse: values.fuse(),
+            admin: admin::Options { directories: socket_directories(rustix::process::geteuid().as_raw(), environment) },
             writer: values.writer(),
             read_only: values.flag("read-only"),
             drain_timeout: values.time("drain-timeout"),
@@ -393,6 +395,12 @@ impl Values {
     fn all_notes(&self) -> Vec<String> {
         self.notes.clone()
     }
+}
+
+/// Where the control sockets of a user's mounts may lie, as the environment says.
+pub fn socket_directories(uid: u32, environment: &[(String, String)]) -> Vec<PathBuf> {
+    let runtime = environment.iter().find(|(name, _)| name == "XDG_RUNTIME_DIR").map(|(_, path)| PathBuf::from(path));
+    admin::directories(uid, runtime.as_deref())
 }
 
 fn target(path: PathBuf) -> Result<MountTarget, Error> {

@@ -35,7 +35,7 @@ fn version_of(release: &str) -> (u32, u32) {
 }
 
 /// `major:minor` of what is mounted at `mountpoint`, from proc_pid_mountinfo(5), which unlike stat(2) asks no daemon.
-fn device_of(mountpoint: &Path) -> Option<String> {
+pub(super) fn device_of(mountpoint: &Path) -> Option<String> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
     let wanted = escape(mountpoint.as_os_str().as_bytes());
     // The last line for a path is the mount on top.

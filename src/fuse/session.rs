@@ -3,9 +3,11 @@
 //! Invariant: what this process mounted it unmounts, by name and only while it is still there; a descriptor that was
 //! passed in is served and never unmounted.
 
+use std::ffi::OsStr;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -14,7 +16,7 @@ use fuser::{Config, MountOption, Notifier, SessionACL};
 use rustix::mount::UnmountFlags;
 use tokio::sync::watch;
 
-use crate::vfs::Inode;
+use crate::vfs::{Expired, Inode};
 
 use super::Options;
 use super::convert::number;
@@ -67,6 +69,22 @@ impl Session {
     pub async fn ended(&self) {
         // An error means that the file system was dropped without destroy, which is an end as well.
         let _ = self.ended.clone().wait_for(|&ended| ended).await;
+    }
+
+    /// The device of what was mounted here, as `major:minor`. None for a descriptor: where that is mounted this process cannot see.
+    pub fn device(&self) -> Option<String> {
+        self.mountpoint.as_deref().and_then(kernel::device_of)
+    }
+
+    /// Drops the kernel's attributes of inodes, and names that it believes to be there or not. Waits for lookups in the same directories
+    /// that are under way; must not be called from a thread that answers the kernel.
+    pub fn forget(&self, expired: &Expired) {
+        self.invalidate_attributes(&expired.inodes);
+        for (parent, name) in &expired.entries {
+            if let Err(error) = self.notifier.inval_entry(number(*parent), OsStr::from_bytes(name)) {
+                tracing::debug!(parent = parent.0, %error, "could not drop a name");
+            }
+        }
     }
 
     /// Drops the kernel's attributes of `inodes`. Must not be called from a thread that answers the kernel.

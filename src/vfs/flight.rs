@@ -53,6 +53,11 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
         }
         flight
     }
+
+    /// Whoever asks for one of these keys from now on starts a flight of its own; those that are under way answer who joined them.
+    pub fn abandon(&self, is_one: impl Fn(&Key) -> bool) {
+        self.flights.lock().retain(|key, _| !is_one(key));
+    }
 }
 
 /// Takes a flight off the list when it ends or is given up.
@@ -99,6 +104,19 @@ mod tests {
         assert_eq!(second.await, 1);
         assert_eq!(flights.join(&key, || counted(&runs)).await, 2, "an answer is not kept");
         assert!(flights.flights.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_joins_a_flight_that_was_abandoned() {
+        let (flights, runs) = (Flights::default(), Arc::new(AtomicU64::new(0)));
+        let (a, b) = (Key::from("a"), Key::from("b"));
+        let [first, other] = [&a, &b].map(|key| tokio::spawn(flights.join(key, || counted(&runs))));
+        tokio::task::yield_now().await;
+        flights.abandon(|key| *key == a);
+        let (second, joined) = (flights.join(&a, || counted(&runs)), flights.join(&b, || counted(&runs)));
+        let answers = (first.await.expect("it ends"), second.await, other.await.expect("it ends"), joined.await);
+        assert!(answers.0 != answers.1 && answers.2 == answers.3, "{answers:?}");
+        assert_eq!(runs.load(Relaxed), 3);
     }
 
     #[tokio::test(start_paused = true)]

@@ -108,6 +108,13 @@ impl Inodes {
         Inode(number)
     }
 
+    /// What is known below a directory.
+    pub fn below(&self, directory: &Key) -> impl Iterator<Item = (Inode, Node)> {
+        let is_below = |slot: &Slot| slot.key != *directory && slot.key.as_bytes().starts_with(directory.as_bytes());
+        let slots = self.slots.iter().filter(move |&(_, slot)| is_below(slot));
+        slots.map(|(&number, slot)| (Inode(number), Node { key: slot.key.clone(), parent: slot.parent }))
+    }
+
     /// The kernel is told of `key` once more, as an entry of `parent`.
     pub fn remember(&mut self, parent: Inode, key: &Key) -> Inode {
         let ino = self.number(key);

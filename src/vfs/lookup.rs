@@ -185,20 +185,6 @@ impl Names {
         !inodes.knows(ino)
     }
 
-    /// Nothing that was learnt of `ino` so far is believed any more, nor of what is in it when it is a directory.
-    pub fn expire(&self, ino: Inode) {
-        let Ok(node) = self.node(ino) else { return };
-        let path = path_of(&node);
-        self.cache.forget(path);
-        self.cache.forget_dir(node.key.as_bytes());
-        let parent = self.node(node.parent).map(|parent| parent.key);
-        let mut walks = self.walks.lock();
-        walks.remove(&node.key);
-        if let Ok(parent) = parent {
-            walks.remove(&parent);
-        }
-    }
-
     /// The next lookup of the name of `ino` gives another inode.
     pub(super) fn retire(&self, ino: Inode) {
         self.inodes.lock().retire(ino);

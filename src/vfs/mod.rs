@@ -9,6 +9,7 @@ mod directory;
 mod drafts;
 mod edits;
 mod error;
+mod expiry;
 mod fact;
 mod files;
 mod flight;
@@ -34,6 +35,7 @@ pub use dir_page::{DirItem, DirPage};
 pub use directory::DirHandle;
 pub use edits::{Access, Caller, Edits, Tracked};
 pub use error::{Error, Result};
+pub use expiry::Expired;
 pub use files::{Files, HandleId, OpenFile, Opened, Read};
 pub use inodes::{Inode, Kind};
 // For benches/listing.rs.

@@ -112,6 +112,13 @@ impl Probe {
         answer.await
     }
 
+    /// Answers to what is asked of these keys now are not given to those who ask later.
+    pub fn abandon(&self, is_one: impl Fn(&Key) -> bool) {
+        for flights in [&self.names, &self.objects, &self.refreshes, &self.directories] {
+            flights.abandon(&is_one);
+        }
+    }
+
     /// Whether there is something at or below `directory` (which ends in `/`): one LIST.
     pub async fn directory(&self, directory: &Key) -> Result<Fact> {
         let answer = self.directories.join(directory, || {

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use super::Options;
+use super::expiry::{Expiries, concerns_listing, is_below};
 use super::fact::{Fact, Listing, What};
 use super::listing::{DirEntry, FileFacts};
 use crate::store::Key;
@@ -33,6 +34,8 @@ pub struct StatCache {
     changed: Arc<Mutex<HashMap<Key, Instant>>>,
     /// When something was learnt by name for the last time.
     named: Arc<Mutex<Option<Instant>>>,
+    /// What somebody asked to forget, for answers that were under way then.
+    expiries: Arc<RwLock<Expiries>>,
     size: u64,
     ttl: Duration,
     negative_ttl: Duration,
@@ -52,6 +55,7 @@ impl StatCache {
             facts: enabled.then(facts),
             changed: Arc::default(),
             named: Arc::default(),
+            expiries: Arc::default(),
             listings: enabled.then(listings),
             size,
             ttl: if enabled { options.stat_cache_ttl } else { Duration::ZERO },
@@ -118,7 +122,8 @@ impl StatCache {
 
     /// What an entry of a listing says of its name.
     pub fn listed(&self, entry: &DirEntry, learnt: Instant) -> Fact {
-        let named_until = later(learnt, self.ttl);
+        let expired = self.expiries.read().cover(entry.path(), learnt);
+        let named_until = if expired { learnt } else { later(learnt, self.ttl) };
         match &entry.file {
             Some(file) => {
                 let until = if self.readdir_optimize { named_until } else { learnt };
@@ -144,12 +149,16 @@ impl StatCache {
     /// by name since it came. Spares [`entry`](Self::entry) a search for each of thousands of entries.
     pub fn files_as_listed(&self, learnt: Instant) -> Option<Duration> {
         let named_since = self.named.lock().is_some_and(|named| named >= learnt);
-        (self.readdir_optimize && !named_since).then(|| self.remaining(self.believed_until(learnt)))
+        let expired_since = self.expiries.read().any_since(learnt);
+        (self.readdir_optimize && !named_since && !expired_since).then(|| self.remaining(self.believed_until(learnt)))
     }
 
     /// All of a directory was listed.
     pub fn learn_listing(&self, directory: &Key, listing: Arc<Listing>) {
         let is_old = self.changed.lock().get(directory).is_some_and(|&changed| changed >= listing.learnt);
+        // Held, so that nothing is expired between the look and the insertion.
+        let expiries = self.expiries.read();
+        let is_old = is_old || expiries.cover_listing(directory.as_bytes(), listing.learnt);
         if let Some(listings) = &self.listings
             && listing.len <= self.size()
             && !is_old
@@ -170,6 +179,25 @@ impl StatCache {
             facts.invalidate(path);
         }
         self.forget_dir(split(path).0);
+    }
+
+    /// Nothing that was learnt of `path` until now is believed, nor of what is below it when `below`, also when it has yet to come.
+    /// Returns the names below it that were known to be nothing.
+    pub fn expire(&self, path: &Key, below: bool) -> Vec<Key> {
+        self.expiries.write().on_expire(path, below, Instant::now());
+        self.forget(path.as_bytes());
+        self.forget_dir(path.join(b"/").as_bytes());
+        let mut absent = Vec::new();
+        if below && let (Some(facts), Some(listings)) = (&self.facts, &self.listings) {
+            for (known, fact) in facts.iter().filter(|(known, _)| is_below(path, known.as_bytes())) {
+                facts.invalidate(&*known);
+                absent.extend(matches!(fact.what, What::Absent).then(|| Key::clone(&known)));
+            }
+            for (directory, _) in listings.iter().filter(|(directory, _)| concerns_listing(path, below, directory.as_bytes())) {
+                listings.invalidate(&*directory);
+            }
+        }
+        absent
     }
 
     /// This mount changed an entry of `directory`: listings of it that were asked for before are not believed.
@@ -227,6 +255,11 @@ impl StatCache {
     }
 
     fn insert(&self, path: &Key, fact: Fact) -> Fact {
+        // Held, so that nothing is expired between the look and the insertion.
+        let expiries = self.expiries.read();
+        if expiries.cover(path.as_bytes(), fact.learnt) {
+            return Fact { until: fact.learnt, named_until: fact.learnt, ..fact };
+        }
         if let Some(facts) = &self.facts {
             // First, so that no reply is made from a listing which the fact that is there already makes old. Held, so that of two
             // answers the one that was asked for later stays, whichever comes last.
@@ -381,5 +414,24 @@ mod tests {
         cache.learn_listing(&Key::from("d/"), listing(&["d/x"]));
         cache.forget(b"d/x");
         assert_eq!(cache.object(b"d/x"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_asked_before_a_path_was_expired_is_not_kept_when_it_comes_after() {
+        let cache = cache(10);
+        let (old, path) = (Instant::now(), Key::from("d/x"));
+        let old_listing = listing(&["d/x"]);
+        advance(SECOND).await;
+        cache.learn_name(&Key::from("d/y"), What::Absent, Instant::now());
+        assert_eq!(cache.expire(&Key::from("d"), true), [Key::from("d/y")]);
+        let told = cache.learn_name(&path, What::File(file(1)), old);
+        assert_eq!((told.what, cache.remaining(told.until)), (What::File(file(1)), Duration::ZERO));
+        cache.learn_listing(&Key::from("d/"), Arc::clone(&old_listing));
+        assert_eq!((cache.object(b"d/x"), cache.listing(b"d/").is_none()), (None, true));
+        assert_eq!(cache.entry(&old_listing.pages[0].entries[0], old).entry_until(), old);
+        assert_eq!(cache.files_as_listed(old), None);
+        advance(SECOND).await;
+        cache.learn_name(&path, What::File(file(2)), Instant::now());
+        assert_eq!(cache.object(b"d/x").map(|fact| fact.what), Some(What::File(file(2))));
     }
 }

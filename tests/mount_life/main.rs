@@ -6,6 +6,7 @@
 mod support;
 
 mod beginning;
+mod control;
 mod descriptor;
 mod ending;
 mod place;
@@ -24,6 +25,7 @@ fn main() -> std::process::ExitCode {
         descriptor::trials(),
         users::trials(),
         secrets::trials(),
+        control::trials(),
     ];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

@@ -174,7 +174,7 @@ pub fn wait(child: &mut Child) -> Option<i32> {
 }
 
 /// Waits until something is so; whether it came to be in time.
-pub fn soon(so: impl Fn() -> bool) -> bool {
+pub fn soon(mut so: impl FnMut() -> bool) -> bool {
     within_limit(|| so().then_some(())).is_some()
 }
 

@@ -70,7 +70,7 @@ pub fn program_for_all(place: &Place) -> PathBuf {
     path
 }
 
-fn in_namespace(place: &Place, node: &str, words: &[&str]) -> Command {
+pub fn in_namespace(place: &Place, node: &str, words: &[&str]) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", GIVE_DEVICE, "sh"]).arg(place.beside(node)).args(words);
     command

@@ -1,0 +1,78 @@
+//! What the commands do to a mount. It knows no socket. Invariant: what waits for the kernel or looks through all that is known runs on a
+//! thread of its own, and nothing waits for it but the answer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::protocol::{Command, Done, InnerPath, Stats};
+use crate::budget::Budget;
+use crate::metrics::Metrics;
+use crate::vfs::{Expired, Names};
+
+/// Longest wait for the kernel to drop names: it waits for whoever looks something up in the same directory, which takes requests.
+const KERNEL: Duration = Duration::from_secs(60);
+
+/// Has the kernel drop what it believes. Blocks.
+pub type Forget = Box<dyn Fn(&Expired) + Send + Sync>;
+
+/// The mount that is asked.
+pub struct Subject {
+    pub names: Arc<Names>,
+    pub metrics: Arc<Metrics>,
+    pub budget: Arc<Budget>,
+    pub source: String,
+    pub mountpoint: String,
+    pub began: Instant,
+    pub forget: Forget,
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subject").field("source", &self.source).field("mountpoint", &self.mountpoint).finish_non_exhaustive()
+    }
+}
+
+/// Does what `command` asks for. Errors are words for people.
+pub(super) async fn answer(subject: &Arc<Subject>, command: Command) -> Result<Done, String> {
+    match command {
+        Command::Refresh { path, recursive } => refresh(subject, path, recursive).await,
+        Command::Stats {} => Ok(Done::Stats(Box::new(stats(subject)))),
+    }
+}
+
+async fn refresh(subject: &Arc<Subject>, path: InnerPath, recursive: bool) -> Result<Done, String> {
+    let subject = Arc::clone(subject);
+    let forgetting = tokio::task::spawn_blocking(move || {
+        let expired =
+            subject.names.expire_path(path.as_bytes(), recursive).map_err(|_| format!("{path:?} cannot be a path in the mount"))?;
+        (subject.forget)(&expired);
+        Ok(Done::Refreshed { kernel_entries: (expired.inodes.len() + expired.entries.len()) as u64 })
+    });
+    match tokio::time::timeout(KERNEL, forgetting).await {
+        Ok(Ok(done)) => done,
+        Ok(Err(error)) => Err(format!("the daemon failed: {error}")),
+        Err(_) => Err(format!("the kernel was busy in that directory for {KERNEL:?} and may believe old names a little longer")),
+    }
+}
+
+fn stats(subject: &Subject) -> Stats {
+    let Subject { names, metrics, budget, .. } = subject;
+    let gauges = [
+        ("budget_limit_bytes", budget.limit() as u64),
+        ("budget_leased_bytes", budget.leased_bytes() as u64),
+        ("budget_peak_bytes", budget.peak_bytes() as u64),
+        ("kernel_inodes", names.known_inodes() as u64),
+        ("hidden_objects", names.hidden_objects() as u64),
+    ];
+    let owned = |(name, value): (&str, u64)| (name.to_owned(), value);
+    Stats {
+        windlass: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        source: subject.source.clone(),
+        mountpoint: subject.mountpoint.clone(),
+        uptime_seconds: subject.began.elapsed().as_secs_f64(),
+        counters: metrics.all().into_iter().map(owned).collect(),
+        gauges: gauges.into_iter().map(owned).collect(),
+    }
+}
