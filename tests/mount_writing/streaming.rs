@@ -44,7 +44,7 @@ fn many_small() {
     assert!(mount.join("d").is_dir());
     server.reset_log();
     for n in 0..FILES {
-        fs::write(mount.join(&format!("d/{n}")), b"content").expect("it is written");
+        fs::write(mount.join(format!("d/{n}")), b"content").expect("it is written");
     }
     let counts = [Kind::List, Kind::Put, Kind::Head, Kind::Get].map(|kind| server.count(kind));
     assert_eq!((counts, server.requests().len()), ([FILES, FILES, 0, 0], 2 * FILES));
