@@ -12,7 +12,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
-use support::{check, content, fill, max_mib, object, open};
+use support::{check, content, du, fill, max_mib, object, open};
 use windlass::spill::{Bounds, Spill};
 use windlass::units::ByteSize;
 
@@ -22,7 +22,15 @@ mod support;
 
 const MIB: u64 = 1 << 20;
 
+/// Names the directory on which this program is started again, to be killed.
+const CHILD: &str = "SPILL_DISKS_CHILD";
+
 fn main() -> ExitCode {
+    if let Some(directory) = std::env::var_os(CHILD) {
+        let spill = open(Path::new(&directory), max_mib(24));
+        (0..u64::from(std::process::id())).for_each(|seed| assert!(work(&spill, seed, 10) <= 50 * MIB));
+        return ExitCode::SUCCESS;
+    }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
     let trial = |name, needs: &'static [&'static str], test: fn()| {
@@ -41,6 +49,10 @@ fn main() -> ExitCode {
         trial("the_bound_holds_on_the_disk_itself_at_every_moment", &["mkfs.ext4", "mount"], the_bound_holds_at_every_moment),
         trial("a_directory_that_becomes_read_only_is_read_on", &[], a_directory_that_becomes_read_only),
         trial("a_directory_that_nobody_may_enter_is_a_miss", &[], a_directory_that_nobody_may_enter),
+        Trial::test("processes_that_are_killed_leave_nothing_wrong", || {
+            processes_that_are_killed();
+            Ok(())
+        }),
     ];
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -234,6 +246,30 @@ fn the_bound_holds_at_every_moment() {
     );
     assert!(most - before <= 32 * MIB, "{}", most - before);
     assert!(most - before > 24 * MIB, "the room is used: {}", most - before);
+}
+
+fn processes_that_are_killed() {
+    let disk = tempfile::tempdir().unwrap();
+    let spill = open(disk.path(), max_mib(24));
+    for round in 0..8 {
+        let before = spill.stats().bytes;
+        let mut child = Command::new(std::env::current_exe().unwrap()).env(CHILD, disk.path()).spawn().unwrap();
+        // Until it is in the middle of its work, which starts over and over.
+        while spill.stats().bytes == before && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        work(&spill, round, 5);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        work(&spill, round, 5);
+        assert!(du(disk.path()) <= 24 * MIB && spill.stats().damaged == 0, "{:?}", spill.stats());
+    }
+    drop(spill);
+    let spill = open(disk.path(), max_mib(24));
+    spill.scan();
+    let (said, there) = (spill.stats().bytes, du(&disk.path().join("chunks")));
+    assert!(said + 64 * 1024 >= there && said <= there + there / 10, "{said} of {there}");
+    assert!(spill.stats().objects > 0 && work(&spill, 99, 30) > 0);
 }
 
 fn a_directory_that_becomes_read_only() {
