@@ -152,7 +152,7 @@ impl Object {
         if state.handles > 0 {
             state.strides.on_close(handle);
             let left = state.jumps.on_close(handle, Instant::now());
-            return Closed { cancelled: state.abandon(&left, options), is_empty: false };
+            return Closed { cancelled: state.abandon(&left, true, options), is_empty: false };
         }
         state.streams.clear();
         state.windows.clear();
@@ -194,7 +194,7 @@ impl Object {
         if state.jumps.somebody_is_away() {
             ended.extend(state.jumps.on_time(now));
         }
-        let mut cancelled = if ended.is_empty() { 0 } else { state.abandon(&ended, options) };
+        let mut cancelled = if ended.is_empty() { 0 } else { state.abandon(&ended, true, options) };
         let mut new_stream = false;
         let mut guess = Guess::default();
         let (want, unit, stream) = match observed.pattern {
@@ -275,9 +275,11 @@ impl Object {
     /// Ends the streams whose readers went away or that nobody read for `idle`.
     pub fn on_time(&self, now: Instant, idle: Duration, options: &Options) -> usize {
         let mut state = self.state.lock();
-        let mut gone = state.jumps.on_time(now);
-        gone.extend(state.windows.iter().filter(|running| now.duration_since(running.last_read) >= idle).map(|running| running.stream));
-        if gone.is_empty() { 0 } else { state.abandon(&gone, options) }
+        let left = state.jumps.on_time(now);
+        let cancelled = if left.is_empty() { 0 } else { state.abandon(&left, true, options) };
+        let forgotten = state.windows.iter().filter(|running| now.duration_since(running.last_read) >= idle).map(|running| running.stream);
+        let forgotten: Vec<_> = forgotten.collect();
+        cancelled + if forgotten.is_empty() { 0 } else { state.abandon(&forgotten, false, options) }
     }
 
     /// Lets reads go on that were parked before `since`.
@@ -399,16 +401,16 @@ impl State {
         extents.inspect(|extent| extent.touch(stamp)).cloned().collect()
     }
 
-    /// Forgets `streams` and lets go of what only they wanted.
-    fn abandon(&mut self, streams: &[StreamId], options: &Options) -> usize {
+    /// Forgets `streams` and lets go of what only they wanted. Who `may_come_back` finds what was fetched of an object that fits.
+    fn abandon(&mut self, streams: &[StreamId], may_come_back: bool, options: &Options) -> usize {
         self.streams.remove(streams);
         let before = self.windows.len();
         self.windows.retain(|running| !streams.contains(&running.stream));
         if self.windows.len() == before {
             return 0;
         }
-        if self.fits {
-            // Whoever left may come back, as one does who reads a header, an index at the end and then the rest.
+        if may_come_back && self.fits {
+            // As one does who reads a header, an index at the end and then the rest.
             for held in self.extents.values_mut().filter(|held| held.extent.missing_bytes() == 0) {
                 held.stays = true;
             }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::bytes::{MIB, asked_bytes, assert_each_byte_once, gets};
 use crate::support::S3Server;
-use crate::support::mounts::{Daemon, Mount, trial_unless, trial_with};
+use crate::support::mounts::{Daemon, Mount, trial_unless};
 use crate::support::python;
 
 const MODULES: &str = "numpy, safetensors.numpy, pyarrow.parquet";
@@ -19,12 +19,12 @@ pub fn trials() -> Vec<Trial> {
     let files: Arc<Mutex<Option<Files>>> = Arc::default();
     let trial = |name, test: fn(&Files)| {
         let files = Arc::clone(&files);
-        trial_unless(|| python::with(MODULES).err(), name, move || test(files.lock().get_or_insert_with(Files::new)))
+        trial_unless(|| python::lacks(MODULES), name, move || test(files.lock().get_or_insert_with(Files::new)))
     };
     vec![
         trial("safetensors_find_every_tensor_through_a_map", safetensors),
         trial("a_map_that_is_touched_in_order_fetches_the_file_once", touched_in_order),
-        trial_with(&["python3"], "a_map_that_is_touched_here_and_there_fetches_little", touched_here_and_there),
+        trial_unless(|| python::lacks("mmap"), "a_map_that_is_touched_here_and_there_fetches_little", touched_here_and_there),
         trial("numpy_maps_an_array_and_strides_and_jumps_in_it", numpy),
         trial("pyarrow_reads_columns_and_whole_tables", parquet),
     ]
@@ -107,7 +107,7 @@ struct Files {
 impl Files {
     fn new() -> Self {
         let (server, local) = (S3Server::start(), tempfile::tempdir().expect("a temporary directory can be made"));
-        python::run(MODULES, MAKE, &[local.path()]);
+        python::run(MAKE, &[local.path()]);
         for entry in std::fs::read_dir(local.path()).expect("it was just filled") {
             let name = entry.expect("an entry").file_name().into_string().expect("text");
             server.put(&name, std::fs::read(local.path().join(&name)).expect("it can be read"));
@@ -123,7 +123,7 @@ impl Files {
     #[track_caller]
     fn read(&self, script: &str, how: &str, name: &str) -> u64 {
         let mount = mount(&self.server);
-        let read = |path: PathBuf| python::run(MODULES, script, &[Path::new(how), &path]);
+        let read = |path: PathBuf| python::run(script, &[Path::new(how), &path]);
         let found = read(mount.join(name));
         let fetched = asked_bytes(&gets(&self.server, name));
         assert!(!found.is_empty());
@@ -179,7 +179,7 @@ fn touched_here_and_there() {
     // A fault brings what the kernel reads around it (1 MiB), unless it was told not to.
     for (advice, most) in [("random", 256 << 10), ("normal", MIB + (256 << 10))] {
         let mount = mount(&server);
-        let found = python::run("mmap", FAR, &[Path::new(advice), &mount.join("large")]);
+        let found = python::run(FAR, &[Path::new(advice), &mount.join("large")]);
         let expected: Vec<String> = (1..=40u64)
             .map(|n| {
                 let mut byte = [0];
