@@ -68,6 +68,12 @@ pub struct Metrics {
     pub window_misses: Counter,
     /// Bytes written to staging files by those who change files.
     pub staged_bytes: Counter,
+    /// Bytes of objects that were read from the disk instead of the store.
+    pub spill_read_bytes: Counter,
+    /// Bytes of objects that were written to the disk.
+    pub spill_written_bytes: Counter,
+    /// Bytes of objects that were not written to the disk because it is slower than the store.
+    pub spill_skipped_bytes: Counter,
     /// Fetches given up because nobody wanted their bytes any more.
     pub cancelled_fetches: Counter,
 }

@@ -8,15 +8,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::MissedTickBehavior;
 
 use crate::admin::{Server, Subject};
 use crate::budget::Budget;
 use crate::config::{MountTarget, Settings};
 use crate::fuse::{self, Session, Tree};
 use crate::metrics::Metrics;
-use crate::reader::Reader;
+use crate::reader::{ReadMode, Reader};
+use crate::spill::{Bounds, Identity, Spill};
 use crate::store::{self, ErrorKind, Key, Location};
 use crate::sys;
 use crate::vfs::{Edits, Files, Names};
@@ -48,6 +51,9 @@ pub struct Mounted {
     budget: Arc<Budget>,
     /// Where it can be asked while it lives.
     control: Option<Server>,
+    spill: Option<Spill>,
+    /// The directory of the spill where nobody named one.
+    _private: Option<TempDir>,
     signals: Signals,
     unmounted: bool,
 }
@@ -64,6 +70,9 @@ pub enum Error {
     /// The descriptor that was passed in cannot be served.
     #[error("cannot serve /dev/fd/{number}: {reason}")]
     Descriptor { number: RawFd, reason: String },
+    /// The disk cannot be used.
+    #[error("cannot keep what is read in {dir}: {source}; name another spill-dir, or read with read-mode=direct")]
+    Spill { dir: PathBuf, source: io::Error },
     /// The mount is still there.
     #[error("cannot unmount: {0}; see who uses it with \"fuser -vm MOUNTPOINT\", then: windlass umount --lazy MOUNTPOINT")]
     Unmount(io::Error),
@@ -85,7 +94,7 @@ impl Error {
                 ErrorKind::Invalid => 2,
                 _ => 4,
             },
-            Self::Descriptor { .. } => 2,
+            Self::Descriptor { .. } | Self::Spill { .. } => 2,
             Self::NotWritten(_) => 5,
             Self::Mount { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
         }
@@ -150,9 +159,15 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
     let store = store.map_err(store_error)?;
     let budget = Budget::new(&settings.budget);
     let deadline = settings.store.request_timeout + BEYOND_REQUEST;
+    let private = private_directory(settings)?;
+    let spill = open_spill(settings, &location, private.as_ref())?;
     let reader = {
         let _runtime = runtime.enter();
-        Reader::new(store.clone(), Arc::clone(&budget), Arc::clone(&metrics), settings.reader.clone(), deadline)
+        let (store, budget, metrics, options) = (store.clone(), Arc::clone(&budget), Arc::clone(&metrics), settings.reader.clone());
+        match spill.clone().filter(|_| options.mode != ReadMode::Direct) {
+            Some(spill) => Reader::with_spill(store, budget, metrics, options, deadline, spill),
+            None => Reader::new(store, budget, metrics, options, deadline),
+        }
     };
     let names = Names::new(store.clone(), settings.vfs.clone());
     let files = Files::new(Arc::clone(&names), reader.clone());
@@ -160,6 +175,9 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         let _runtime = runtime.enter();
         let scope = format!("{location} {}", settings.vfs.prefix);
         let writer = Writer::new(store.clone(), Arc::clone(&budget), Arc::clone(&metrics), settings.writer.clone(), &scope);
+        if let Some(spill) = &spill {
+            writer.share_room(spill.guard());
+        }
         writer.take_room_from(&reader);
         Edits::new(Arc::clone(&names), Arc::clone(&files), store, writer)
     });
@@ -169,9 +187,20 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
     let tree = Tree { names, files: Arc::clone(&files), edits: edits.clone() };
     let session = Arc::new(attach(settings, tree, &runtime)?);
     let drain = settings.drain_timeout;
-    let control = None;
-    let mut mounted =
-        Mounted { runtime: Some(runtime), session, reader, edits, drain, metrics, budget, control, signals, unmounted: false };
+    let mut mounted = Mounted {
+        runtime: Some(runtime),
+        session,
+        reader,
+        edits,
+        drain,
+        metrics,
+        budget,
+        control: None,
+        spill,
+        _private: private,
+        signals,
+        unmounted: false,
+    };
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
     mounted.control = mounted.listen(settings, asked);
@@ -180,6 +209,32 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         mounted.runtime().spawn(async move { edits.recover().await });
     }
     Ok(mounted)
+}
+
+/// A place for what is read where nobody named one, as ossfs has it without use_cache: it goes with the mount.
+fn private_directory(settings: &Settings) -> Result<Option<TempDir>, Error> {
+    if settings.reader.mode == ReadMode::Direct || settings.writer.staging.dir.is_some() {
+        return Ok(None);
+    }
+    let made = tempfile::Builder::new().prefix("windlass-").tempdir();
+    made.map(Some).map_err(|source| Error::Spill { dir: std::env::temp_dir(), source })
+}
+
+/// The disk: for what is read, and so that what is staged counts together with what other mounts keep there.
+fn open_spill(settings: &Settings, location: &Location, private: Option<&TempDir>) -> Result<Option<Spill>, Error> {
+    let options = &settings.writer.staging;
+    let Some(dir) = options.dir.as_deref().or(private.map(TempDir::path)) else { return Ok(None) };
+    let bounds = Bounds { max: options.max, ensure_free: options.ensure_free, free_ratio: options.free_ratio };
+    let identity = Identity { endpoint: location.endpoint(), bucket: settings.store.bucket.clone() };
+    match Spill::open(dir, bounds, identity) {
+        Ok(spill) => Ok(Some(spill)),
+        // Who changes nothing in the middle of files needs no disk.
+        Err(error) if settings.reader.mode == ReadMode::Direct => {
+            tracing::warn!(dir = %dir.display(), %error, "nothing can be staged here: only files that are written front to back can be written");
+            Ok(None)
+        }
+        Err(source) => Err(Error::Spill { dir: dir.to_owned(), source }),
+    }
 }
 
 fn attach(settings: &Settings, tree: Tree, runtime: &Runtime) -> Result<Session, Error> {
@@ -231,7 +286,9 @@ impl Mounted {
                 () = session.ended() => "it was unmounted",
             }
         });
-        tracing::info!(reason, "ending");
+        let metrics = &self.metrics;
+        let (read_bytes, fetched_bytes) = (metrics.read_bytes.get(), metrics.fetched_bytes.get());
+        tracing::info!(reason, read_bytes, fetched_bytes, spill_read_bytes = metrics.spill_read_bytes.get(), "ending");
     }
 
     /// Unmounts.
@@ -248,6 +305,9 @@ impl Mounted {
 
     /// The tasks that belong to the mount itself; they end with its runtime.
     fn keep_house(&self, files: Arc<Files>) {
+        if let Some(spill) = self.spill.clone() {
+            self.runtime().spawn(keep_disk(spill));
+        }
         let reader = self.reader.clone();
         self.runtime().spawn(async move {
             let mut ticks = tokio::time::interval(HOUSEKEEPING);
@@ -342,6 +402,19 @@ impl Mounted {
             tracing::error!(%key, "was still being written and is not in the bucket");
         }
         lost
+    }
+}
+
+/// Looks through the disk once, then keeps it inside its bounds.
+async fn keep_disk(spill: Spill) {
+    let first = spill.clone();
+    let _ = tokio::task::spawn_blocking(move || first.scan()).await;
+    let mut ticks = tokio::time::interval(HOUSEKEEPING);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let spill = spill.clone();
+        let _ = tokio::task::spawn_blocking(move || spill.on_time(std::time::Instant::now())).await;
     }
 }
 

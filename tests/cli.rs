@@ -73,7 +73,7 @@ fn help_shows_examples_for_each_kind_of_store() {
     for word in ["MinIO", "oss://bucket /mnt/oss", "--region eu-central-1", "--chunk-size", "1MiB..32MiB", "fuse.windlass", "Exit codes"] {
         assert!(help.out.contains(word), "{word}");
     }
-    for hidden in ["--read-mode", "--bind"] {
+    for hidden in ["--metrics-listen", "--bind"] {
         assert!(!help.out.contains(hidden), "{hidden} is not available and must not be offered");
     }
     assert!(windlass(&["--help"]).out.contains("umount"));
@@ -129,10 +129,19 @@ fn a_value_out_of_range_names_the_range() {
 
 #[test]
 fn options_of_later_versions_are_refused_unless_they_change_nothing() {
-    for option in ["read-mode=cached", "hybrid-threshold=1GiB", "metrics_port=9100", "read-endpoint=http://x", "bind=eth0"] {
+    for option in ["metrics_port=9100", "read-endpoint=http://x", "bind=eth0"] {
         mount_with(&["-o", option]).refuses(&[option.split('=').next().unwrap(), "not available in this version"]);
     }
+}
+
+#[test]
+fn read_modes_are_taken_in_every_spelling_and_need_what_they_need() {
     mount_with(&["-o", "direct_read,hybrid-threshold=0,read-mode=direct"]).shows(&["read-mode = \"direct\""]);
+    mount_with(&["--read-mode", "cached", "--spill-dir", "/x"]).shows(&["read-mode = \"cached\""]);
+    mount_with(&["--read-mode", "cached"]).refuses(&["read-mode=cached", "spill-dir"]);
+    mount_with(&["--read-mode", "hybrid", "--spill-dir", "/x"]).refuses(&["hybrid-threshold"]);
+    mount_with(&["--hybrid-threshold", "1GiB", "--spill-dir", "/x"]).shows(&["hybrid-threshold = \"1GiB\""]);
+    mount_with(&["--hybrid-threshold", "1GiB"]).refuses(&["spill-dir"]);
 }
 
 #[test]

@@ -27,7 +27,8 @@ fn a_piece_that_was_added_is_read_and_others_are_not() {
     assert_eq!(fill(&it, "a", two.clone()), 2 * PIECE_BYTES);
     assert_eq!(fill(&it, "a", last.clone()), 5);
     assert_eq!(it.present(&(0..size)), [two.clone(), last.clone()]);
-    assert_eq!(it.present(&(two.start + 1..two.end - 1)), [two.start + 1..two.end - 1]);
+    let inner = two.start + 1..two.end - 1;
+    assert_eq!(it.present(&inner), vec![inner.clone()]);
     assert_eq!((check(&it, "a", two.start..size), check(&it, "a", last)), (2 * PIECE_BYTES, 5));
     assert_eq!(check(&it, "a", two.start + 77..two.end - 99), 2 * PIECE_BYTES - 176);
     assert_eq!((check(&it, "a", two.end - 10..two.end + 10), it.read(size, &mut [0; 4])), (10, 0));

@@ -10,7 +10,9 @@ use super::source::{self, Source};
 use super::table::OPTIONS;
 use super::value::Value;
 use super::{Error, Program};
+use crate::reader::ReadMode;
 use crate::store::{CredentialOptions, Dialect, Signature, Sse, StaticKeys};
+use crate::units::ByteSize;
 use crate::{admin, budget, fuse, logging, reader, store, vfs, writer};
 
 /// Where the files appear.
@@ -115,11 +117,11 @@ impl Settings {
             source,
             mountpoint,
         };
-        settings.check()?;
+        settings.check(values.program)?;
         Ok(settings)
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self, program: Program) -> Result<(), Error> {
         let conflict = |text: String| Err(Error::Conflict(text));
         if self.fuse.allow_other && self.fuse.allow_root {
             return conflict("allow-other and allow-root exclude each other: allow-other includes root".into());
@@ -132,6 +134,12 @@ impl Settings {
         if let Some(limit) = self.budget.memory_limit.filter(|limit| limit.as_u64() < 2 * self.reader.chunk_size.as_u64()) {
             let chunk = self.reader.chunk_size;
             return conflict(format!("memory-limit={limit} does not hold two chunks of {chunk}: raise it or lower chunk-size"));
+        }
+        if self.reader.mode == ReadMode::Hybrid(ByteSize::default()) {
+            return conflict("read-mode=hybrid keeps the first hybrid-threshold of each object on the disk: say how much".into());
+        }
+        if self.reader.mode != ReadMode::Direct && self.writer.staging.dir.is_none() && program == Program::Native {
+            return conflict("read-mode=cached and hybrid keep what is read on a disk: say where with spill-dir".into());
         }
         // A part that is being filled and one that is sent, beside what readers need.
         let part = self.writer.part_size;
@@ -304,7 +312,19 @@ impl Values {
             chunk_size: self.size("chunk-size").unwrap_or(defaults.chunk_size),
             prefetch_chunks: small("prefetch-chunks").map_or(reader::PrefetchChunks::Auto, reader::PrefetchChunks::Fixed),
             backward_chunks: small("backward-chunks").unwrap_or(defaults.backward_chunks),
+            mode: self.read_mode(),
             prefetch_concurrency: self.count("prefetch-concurrency").map(|n| usize::try_from(n).expect("the table bounds it")),
+        }
+    }
+
+    fn read_mode(&self) -> ReadMode {
+        let threshold = self.size("hybrid-threshold").filter(|size| size.as_u64() > 0);
+        match (self.text("read-mode").as_deref(), threshold) {
+            (Some("cached"), _) => ReadMode::Cached,
+            // ossfs says direct_read and how much of a file is kept nevertheless.
+            (_, Some(threshold)) => ReadMode::Hybrid(threshold),
+            (Some("hybrid"), None) => ReadMode::Hybrid(ByteSize::default()),
+            _ => ReadMode::Direct,
         }
     }
 

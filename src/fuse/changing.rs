@@ -14,10 +14,10 @@ use fuser::{
     Request, TimeOrNow,
 };
 
-use crate::vfs::{Access, Caller, Edits, Entry, Error, HandleId, Inode, Opened, Result, SetAttributes};
+use crate::vfs::{Access, Caller, Edits, Entry, Error, HandleId, Inode, Result, SetAttributes};
 use crate::writer::Allocate;
 
-use super::convert::{attr, errno, ino, open_flags};
+use super::convert::{attr, errno, ino};
 use super::filesystem::{Bucket, GENERATION};
 use super::process::same_process;
 
@@ -84,19 +84,28 @@ impl Bucket {
     }
 
     pub(super) fn open_for_writing(&self, caller: Caller, ino: Inode, access: Access, reply: ReplyOpen) {
-        let open = |edits: Arc<Edits>| async move { edits.open(ino, access, caller).await };
-        self.change("open", reply, open, |result, reply| match result {
-            Ok(opened) => reply.opened(FileHandle(opened.handle.0), open_flags(&opened, true)),
-            Err(errno) => reply.error(errno),
-        });
+        let (door, edits) = (self.door(), self.edits());
+        match edits {
+            Err(error) => reply.error(errno("open", &error)),
+            Ok(edits) => {
+                self.runtime.spawn(async move { door.open(ino, edits.open(ino, access, caller).await, access, reply) });
+            }
+        }
     }
 
     pub(super) fn create_file(&self, caller: Caller, parent: Inode, name: OsString, mode: u32, access: Access, reply: ReplyCreate) {
-        let create = |edits: Arc<Edits>| async move { edits.create(parent, name.as_bytes(), permissions(mode), access, caller).await };
-        self.change("create", reply, create, |result, reply| match result {
-            Ok((entry, opened)) => created(&entry, &opened, reply),
-            Err(errno) => reply.error(errno),
-        });
+        let door = self.door();
+        match self.edits() {
+            Err(error) => reply.error(errno("create", &error)),
+            Ok(edits) => {
+                self.runtime.spawn(async move {
+                    match edits.create(parent, name.as_bytes(), permissions(mode), access, caller).await {
+                        Ok((entry, opened)) => door.create(&entry, &opened, reply),
+                        Err(error) => reply.error(errno("create", &error)),
+                    }
+                });
+            }
+        }
     }
 
     pub(super) fn write_at(&self, thread: u32, handle: HandleId, offset: u64, data: &[u8], reply: ReplyWrite) {
@@ -143,6 +152,9 @@ impl Bucket {
 
     pub(super) fn release_handle(&self, handle: HandleId, reply: ReplyEmpty) {
         self.files.release(handle);
+        if let Some(backings) = &self.backings {
+            backings.on_release(handle);
+        }
         match self.edits.clone().filter(|edits| edits.knows(handle)) {
             None => reply.ok(),
             Some(edits) => {
@@ -196,10 +208,6 @@ impl Bucket {
         let names = Arc::clone(&self.names);
         self.runtime.spawn(async move { attributes(names.extended_attribute(ino, name.as_bytes()).await, size, reply) });
     }
-}
-
-fn created(entry: &Entry, opened: &Opened, reply: ReplyCreate) {
-    reply.created(&entry.ttl, &attr(&entry.attr), GENERATION, FileHandle(opened.handle.0), open_flags(opened, true));
 }
 
 /// A value as getxattr(2) wants it: first its length, then itself.

@@ -19,8 +19,11 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::reader::ReadData;
-use crate::vfs::{Edits, Entry, Error, Files, HandleId, Inode, Names, NewAttributes, OpenFile, Opened, Read, Result, SetAttributes};
+use crate::vfs::{
+    Access, Edits, Entry, Error, Files, HandleId, Inode, Names, NewAttributes, OpenFile, Opened, Read, Result, SetAttributes,
+};
 
+use super::backing::Backings;
 use super::changing::{access, allocation, caller, permissions, time};
 use super::convert::{absent, attr, errno, ino, open_flags};
 use super::directories::Directories;
@@ -43,6 +46,8 @@ pub(super) struct Bucket {
     pub directories: Arc<Directories>,
     /// None: mounted read-only.
     pub edits: Option<Arc<Edits>>,
+    /// None: nothing is kept on a disk that the kernel could read from.
+    pub backings: Option<Arc<Backings>>,
     pub runtime: Handle,
     /// Becomes true when the session ends.
     pub ended: watch::Sender<bool>,
@@ -72,6 +77,10 @@ impl Filesystem for Bucket {
             if config.add_capabilities(flag).is_err() {
                 tracing::debug!(?flag, "the kernel does not know this");
             }
+        }
+        if self.backings.is_some() && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
+            // Files on plain file systems; with more the mount itself could not lie under an overlay.
+            config.set_max_stack_depth(1).map_err(|most| io::Error::other(format!("max_stack_depth above {most}")))?;
         }
         config.set_max_background(MAX_BACKGROUND).map_err(|least| io::Error::other(format!("max_background below {least}")))?;
         config.set_max_write(MAX_WRITE).map_err(|most| io::Error::other(format!("max_write above {most}")))?;
@@ -125,11 +134,14 @@ impl Filesystem for Bucket {
         if access.write || self.names.is_being_written(ino(number)) {
             return self.open_for_writing(caller(request), ino(number), access, reply);
         }
+        let door = self.door();
         match self.files.try_open(ino(number), access.direct) {
-            Some(result) => opened(result, reply),
+            Some(result) => door.open(ino(number), result, access, reply),
             None => {
-                let files = Arc::clone(&self.files);
-                self.runtime.spawn(async move { opened(files.open(ino(number), access.direct).await, reply) });
+                self.runtime.spawn(async move {
+                    let result = door.files.open(ino(number), access.direct).await;
+                    door.open(ino(number), result, access, reply);
+                });
             }
         }
     }
@@ -354,7 +366,42 @@ impl Filesystem for Bucket {
     }
 }
 
+/// What an open is answered with: perhaps a file of the disk.
+#[derive(Clone)]
+pub(super) struct Door {
+    files: Arc<Files>,
+    backings: Option<Arc<Backings>>,
+}
+
+impl Door {
+    pub fn open(&self, ino: Inode, result: Result<Opened>, access: Access, reply: ReplyOpen) {
+        match (result, &self.backings) {
+            (Err(error), _) => reply.error(errno("open", &error)),
+            (Ok(opened), None) => reply.opened(FileHandle(opened.handle.0), open_flags(&opened, access.write)),
+            (Ok(opened), Some(backings)) => {
+                // O_DIRECT on a file of the disk would want aligned memory, and bytes from the disk each time: these come from us.
+                let opened = Opened { direct: opened.direct || access.direct, ..opened };
+                backings.reply(ino, &opened, access.write, || self.files.whole(opened.handle), reply);
+            }
+        }
+    }
+
+    pub fn create(&self, entry: &Entry, opened: &Opened, reply: ReplyCreate) {
+        match &self.backings {
+            Some(backings) => backings.reply_created(entry, opened, reply),
+            None => {
+                let handle = FileHandle(opened.handle.0);
+                reply.created(&entry.ttl, &attr(&entry.attr), GENERATION, handle, open_flags(opened, true));
+            }
+        }
+    }
+}
+
 impl Bucket {
+    pub(super) fn door(&self) -> Door {
+        Door { files: Arc::clone(&self.files), backings: self.backings.clone() }
+    }
+
     /// Why an extended attribute cannot be set.
     fn no_attributes(&self, operation: &str) -> Errno {
         errno(operation, if self.edits.is_some() { &Error::Unsupported } else { &Error::ReadOnly })
@@ -378,15 +425,6 @@ async fn finish(files: Arc<Files>, file: Arc<OpenFile>, read: Read, reply: Reply
     match files.finish(&file, read).await {
         Ok(data) => answer(&data, reply),
         Err(error) => reply.error(errno("read", &error)),
-    }
-}
-
-fn opened(result: Result<Opened>, reply: ReplyOpen) {
-    match result {
-        Ok(opened) => {
-            reply.opened(FileHandle(opened.handle.0), open_flags(&opened, false));
-        }
-        Err(error) => reply.error(errno("open", &error)),
     }
 }
 

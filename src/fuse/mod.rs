@@ -1,6 +1,7 @@
 //! The edge of the kernel: the only module that names fuser. It decodes requests and sends replies; what they mean
 //! is decided in `vfs`.
 
+mod backing;
 mod changing;
 mod convert;
 mod directories;
@@ -56,5 +57,6 @@ pub fn attach(tree: Tree, runtime: Handle, fd: OwnedFd) -> io::Result<Session> {
 fn bucket(tree: Tree, runtime: Handle) -> Bucket {
     let Tree { names, files, edits } = tree;
     let directories = Directories::new(Arc::clone(&names));
-    Bucket { names, files, directories, edits, runtime, ended: watch::Sender::new(false) }
+    let backings = files.may_be_on_disk().then(Arc::default);
+    Bucket { names, files, directories, edits, backings, runtime, ended: watch::Sender::new(false) }
 }

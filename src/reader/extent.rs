@@ -5,8 +5,8 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -223,39 +223,66 @@ impl Drop for Waiting<'_> {
 }
 
 /// The store's side of an extent: takes the bytes and wakes who can go on.
-pub(super) struct Filling<'a, F> {
+#[derive(Debug)]
+pub(super) struct Filling {
     writer: FrontWriter<Lease>,
-    extent: &'a Extent,
-    on_first_byte: Option<F>,
+    extent: Arc<Extent>,
 }
 
-impl<'a, F: FnOnce(Instant)> Filling<'a, F> {
-    /// Gives `extent` the memory that its bytes will be in. `on_first_byte` hears when they begin to come.
-    pub fn new(extent: &'a Extent, lease: Lease, on_first_byte: F) -> Self {
+impl Filling {
+    /// Gives `extent` the memory that its bytes will be in.
+    pub fn new(extent: &Arc<Extent>, lease: Lease) -> Self {
         let (writer, reader) = crate::sys::front(lease, extent.len());
         extent.front.set(reader).expect("an extent is filled once");
-        Self { writer, extent, on_first_byte: Some(on_first_byte) }
+        Self { writer, extent: Arc::clone(extent) }
     }
-}
 
-impl<F: FnOnce(Instant) + Send> RangeSink for Filling<'_, F> {
-    fn spare(&mut self) -> &mut [u8] {
+    /// The bytes of the object that are still to come.
+    pub fn missing(&self) -> Range<u64> {
+        self.extent.range.start + self.writer.filled_len() as u64..self.extent.range.end
+    }
+
+    /// Room for the bytes that come next.
+    pub fn spare(&mut self) -> &mut [u8] {
         self.writer.spare()
     }
 
-    fn advance(&mut self, n: usize) {
+    /// The first `n` bytes of [`spare`](Self::spare) are there.
+    pub fn advance(&mut self, n: usize) {
         self.writer.advance(n);
+        self.extent.wake();
+    }
+
+    /// A sink for the next `len` bytes. `on_first_byte` hears when they begin to come.
+    pub fn next<F: FnOnce(Instant)>(&mut self, len: usize, on_first_byte: F) -> Next<'_, F> {
+        Next { filling: self, left: len, on_first_byte: Some(on_first_byte) }
+    }
+}
+
+/// What one answer of the store fills.
+pub(super) struct Next<'a, F> {
+    filling: &'a mut Filling,
+    left: usize,
+    on_first_byte: Option<F>,
+}
+
+impl<F: FnOnce(Instant) + Send> RangeSink for Next<'_, F> {
+    fn spare(&mut self) -> &mut [u8] {
+        &mut self.filling.spare()[..self.left]
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.left -= n;
+        // Before the reader goes on, which may be here.
         if let Some(hear) = self.on_first_byte.take() {
             hear(Instant::now());
         }
-        self.extent.wake();
+        self.filling.advance(n);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::budget::{Budget, Options};
     use crate::units::ByteSize;
@@ -270,12 +297,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_goes_on_as_soon_as_its_bytes_are_there() {
-        let extent = Extent::new(100..200, true);
+        let extent = Arc::new(Extent::new(100..200, true));
         let mut near = Box::pin(wait(&extent, 10));
         let mut far = Box::pin(wait(&extent, 100));
         assert!(futures::poll!(&mut near).is_pending());
         assert!(futures::poll!(&mut far).is_pending());
-        let mut filling = Filling::new(&extent, lease(100), |_| {});
+        let mut filling = Filling::new(&extent, lease(100));
         filling.spare()[..50].fill(7);
         filling.advance(50);
         assert_eq!(near.await, Ok(()));
@@ -296,7 +323,7 @@ mod tests {
             let (extent, seen) = (Arc::clone(&extent), Arc::clone(&seen));
             extent.clone().park(len, Box::new(move || seen.lock().push((len, extent.bytes(&(0..len)).is_some(), extent.is_wanted()))));
         }
-        let mut filling = Filling::new(&extent, lease(100), |_| {});
+        let mut filling = Filling::new(&extent, lease(100));
         filling.advance(9);
         assert_eq!(*seen.lock(), []);
         filling.advance(51);

@@ -1,5 +1,6 @@
 //! Carries one extent from decision to bytes: memory, a place among the GETs in flight, the request.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use tokio::task::AbortHandle;
@@ -46,19 +47,42 @@ async fn fetch(shared: Arc<Shared>, object: Arc<Object>, extent: Arc<Extent>, le
     }
 }
 
-async fn bring(shared: &Arc<Shared>, object: &Object, extent: &Extent, lease: Option<Lease>) -> Result<(), ReadError> {
+async fn bring(shared: &Arc<Shared>, object: &Object, extent: &Arc<Extent>, lease: Option<Lease>) -> Result<(), ReadError> {
     let lease = match lease {
         Some(lease) => lease,
         None => memory_for(shared, extent.len()).await?,
     };
-    let _place = enter(shared, extent).await;
-    let request = RangeRequest { key: object.key.clone(), range: extent.range.clone(), etag: object.etag.clone() };
-    let started = Instant::now();
-    let mut filling = Filling::new(extent, lease, |now| shared.pace.lock().on_first_byte(now, now - started));
-    let result = shared.store.get_range(&request, &mut filling).await;
+    let mut filling = Filling::new(extent, lease);
+    let mut place = None;
+    loop {
+        let from_store = match &object.disk {
+            None => Some(filling.missing()),
+            Some(disk) => {
+                let (filled, next) = disk.fill(filling).await;
+                filling = filled;
+                next
+            }
+        };
+        let Some(range) = from_store.filter(|range| !range.is_empty()) else { return Ok(()) };
+        if place.is_none() {
+            place = Some(enter(shared, extent).await);
+        }
+        ask(shared, object, &mut filling, &range).await?;
+        if let Some(disk) = &object.disk {
+            disk.keep(extent, range);
+        }
+    }
+}
+
+/// One GET.
+async fn ask(shared: &Shared, object: &Object, filling: &mut Filling, range: &Range<u64>) -> Result<(), ReadError> {
+    let request = RangeRequest { key: object.key.clone(), range: range.clone(), etag: object.etag.clone() };
+    let (started, len) = (Instant::now(), range.end - range.start);
+    let mut sink = filling.next(len as usize, |now| shared.pace.lock().on_first_byte(now, now - started));
+    let result = shared.store.get_range(&request, &mut sink).await;
     shared.gate.on_end(shared.metrics.throttled.get(), Instant::now());
     result.map_err(ReadError::Store)?;
-    shared.pace.lock().on_end(started.elapsed(), extent.len() as u64);
+    shared.pace.lock().on_end(started.elapsed(), len);
     Ok(())
 }
 

@@ -9,6 +9,7 @@
 //! [`begin`]: ObjectHandle::begin
 //! [`finish`]: Pending::finish
 
+mod disk;
 mod extent;
 mod fetch;
 mod gate;
@@ -19,6 +20,7 @@ mod pace;
 mod plan;
 mod streams;
 mod strides;
+mod warm;
 mod window;
 
 use std::collections::HashMap;
@@ -34,11 +36,14 @@ use tokio::time::Instant;
 
 use crate::budget::Budget;
 use crate::metrics::Metrics;
+use crate::spill::{Spill, Whole};
 use crate::store::{self, ETag, Key, ObjectMeta, ObjectStore};
 
 pub use jumps::ReaderId;
-pub use options::{Options, PrefetchChunks};
+pub use options::{Options, PrefetchChunks, ReadMode};
+pub use warm::{WarmError, Warmed};
 
+use disk::Disk;
 use extent::Extent;
 use fetch::Fetcher;
 use gate::Gate;
@@ -104,6 +109,7 @@ struct Shared {
     metrics: Arc<Metrics>,
     options: Options,
     deadline: Duration,
+    disk: Option<Arc<Disk>>,
     runtime: Handle,
     gate: Arc<Gate>,
     objects: Mutex<HashMap<(Key, ETag), Arc<Object>>>,
@@ -117,6 +123,30 @@ impl Reader {
     /// A reader of `store`. Its fetches run on the runtime that this is called in; a read that got no bytes within
     /// `deadline` fails.
     pub fn new(store: Arc<dyn ObjectStore>, budget: Arc<Budget>, metrics: Arc<Metrics>, options: Options, deadline: Duration) -> Self {
+        Self::over(store, budget, metrics, options, deadline, None)
+    }
+
+    /// The same, with a disk for what the mode of `options` keeps there.
+    pub fn with_spill(
+        store: Arc<dyn ObjectStore>,
+        budget: Arc<Budget>,
+        metrics: Arc<Metrics>,
+        options: Options,
+        deadline: Duration,
+        spill: Spill,
+    ) -> Self {
+        let disk = Disk::new(spill, options.mode, (budget.limit() / 4) as u64, Arc::clone(&metrics));
+        Self::over(store, budget, metrics, options, deadline, Some(disk))
+    }
+
+    fn over(
+        store: Arc<dyn ObjectStore>,
+        budget: Arc<Budget>,
+        metrics: Arc<Metrics>,
+        options: Options,
+        deadline: Duration,
+        disk: Option<Arc<Disk>>,
+    ) -> Self {
         let gate = Gate::new(options.prefetch_concurrency.unwrap_or_else(|| (budget.limit() / BUDGET_PER_GET).clamp(8, AUTO_CONCURRENCY)));
         Self(Arc::new(Shared {
             store,
@@ -124,6 +154,7 @@ impl Reader {
             metrics,
             options,
             deadline,
+            disk,
             runtime: Handle::current(),
             gate,
             objects: Mutex::default(),
@@ -136,19 +167,30 @@ impl Reader {
 
     /// Opens one version of an object. A small one (up to a chunk) is asked for at once.
     pub fn open(&self, meta: &ObjectMeta) -> ObjectHandle {
+        let handle = self.handle(meta);
+        if handle.size() <= self.0.options.chunk_size.as_u64() {
+            handle.object.fetch_whole(&Fetcher { shared: &self.0, object: &handle.object });
+        }
+        handle
+    }
+
+    /// Opens one version of an object and asks for nothing yet.
+    fn handle(&self, meta: &ObjectMeta) -> ObjectHandle {
         let shared = &self.0;
         let key = (meta.key.clone(), meta.etag.clone());
         let object = {
             let mut objects = shared.objects.lock();
-            let object = objects.entry(key).or_insert_with(|| Arc::new(Object::new(meta)));
+            let object = objects.entry(key).or_insert_with(|| Arc::new(shared.object(meta)));
             object.on_open();
             Arc::clone(object)
         };
-        if object.size <= shared.options.chunk_size.as_u64() {
-            object.fetch_whole(&Fetcher { shared, object: &object });
-        }
         let id = shared.handles.fetch_add(1, Ordering::Relaxed) + 1;
         ObjectHandle { id, object, shared: Arc::clone(shared) }
+    }
+
+    /// Whether anything is kept on a disk.
+    pub fn has_disk(&self) -> bool {
+        self.0.disk.is_some()
     }
 
     /// Fetches a small object that will probably be opened soon. What nobody opens goes after ten seconds; when memory or
@@ -161,7 +203,7 @@ impl Reader {
         let object = {
             let mut objects = shared.objects.lock();
             let Entry::Vacant(free) = objects.entry((meta.key.clone(), meta.etag.clone())) else { return };
-            Arc::clone(free.insert(Arc::new(Object::new(meta))))
+            Arc::clone(free.insert(Arc::new(shared.object(meta))))
         };
         object.fetch_whole(&Fetcher { shared, object: &object });
     }
@@ -188,6 +230,10 @@ impl Reader {
 }
 
 impl Shared {
+    fn object(&self, meta: &ObjectMeta) -> Object {
+        Object::new(meta, self.disk.as_ref().and_then(|disk| disk.object(meta)))
+    }
+
     fn stamp(&self) -> u64 {
         self.stamps.fetch_add(1, Ordering::Relaxed)
     }
@@ -275,6 +321,11 @@ impl ObjectHandle {
     /// The version it reads.
     pub fn etag(&self) -> &ETag {
         &self.object.etag
+    }
+
+    /// The file on the disk that holds all of the object, for the kernel to read from.
+    pub fn whole(&self) -> Option<Whole> {
+        self.object.disk.as_ref()?.whole()
     }
 
     /// The first step of a read of `len` bytes at `offset` by `thread`: finds or starts what it needs and what comes

@@ -14,6 +14,7 @@ use tokio::time::{Duration, Instant};
 use crate::budget::Lease;
 use crate::store::{ETag, Key, ObjectMeta};
 
+use super::disk::OnDisk;
 use super::extent::Extent;
 use super::jumps::{Jumps, ReaderId};
 use super::pace::Link;
@@ -35,6 +36,8 @@ pub(super) struct Object {
     pub key: Key,
     pub etag: ETag,
     pub size: u64,
+    /// What the disk has of it; none when nothing of it may be there.
+    pub disk: Option<Arc<OnDisk>>,
     state: Mutex<State>,
 }
 
@@ -103,10 +106,10 @@ pub(super) struct Spare {
 }
 
 impl Object {
-    pub fn new(meta: &ObjectMeta) -> Self {
+    pub fn new(meta: &ObjectMeta, disk: Option<Arc<OnDisk>>) -> Self {
         // Not open yet, and left if it never will be.
         let state = State { closed: Some(Instant::now()), ..State::default() };
-        Self { key: meta.key.clone(), etag: meta.etag.clone(), size: meta.size, state: Mutex::new(state) }
+        Self { key: meta.key.clone(), etag: meta.etag.clone(), size: meta.size, disk, state: Mutex::new(state) }
     }
 
     /// Another handle reads it.

@@ -35,6 +35,18 @@ impl FromStr for PrefetchChunks {
     }
 }
 
+/// Whether what is read stays on a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadMode {
+    /// In memory only.
+    #[default]
+    Direct,
+    /// All of it.
+    Cached,
+    /// So much of each object; what comes after is read direct.
+    Hybrid(ByteSize),
+}
+
 /// Options of the reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -44,12 +56,20 @@ pub struct Options {
     pub prefetch_chunks: PrefetchChunks,
     /// How many chunks behind the reader are kept.
     pub backward_chunks: u32,
+    /// Whether what is read stays on a disk.
+    pub mode: ReadMode,
     /// GETs in flight in the process; none: as many as the memory limit carries, at most 128.
     pub prefetch_concurrency: Option<usize>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { chunk_size: ByteSize::mib(4), prefetch_chunks: PrefetchChunks::Auto, backward_chunks: 1, prefetch_concurrency: None }
+        Self {
+            chunk_size: ByteSize::mib(4),
+            prefetch_chunks: PrefetchChunks::Auto,
+            backward_chunks: 1,
+            mode: ReadMode::Direct,
+            prefetch_concurrency: None,
+        }
     }
 }

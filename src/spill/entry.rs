@@ -18,8 +18,9 @@ use super::format::{CHUNK_BYTES, CHUNK_PIECES, Header, Name, SLOT_BYTES};
 use super::ledger::{Charge, Ledger};
 use super::whole::Stamp;
 
-/// Tries to lock a map that another process holds, and how long between them: it writes a chunk meanwhile.
-const TRIES: usize = 20;
+/// Tries to lock a map that another process holds, and how long between them: it writes a chunk meanwhile, and so may others that wait.
+/// Whoever adds does so behind the readers' backs and can wait for a good while; a piece that is not added is fetched again.
+const TRIES: usize = 400;
 const PAUSE: Duration = Duration::from_micros(500);
 /// File systems keep the first few extents of a file in its inode, and others in blocks that are allocated when they write back,
 /// which is later than we look.
@@ -84,6 +85,19 @@ impl Entry {
     pub fn mapped_chunks(&self, pair: &Pair) -> io::Result<Range<u64>> {
         let slots = pair.map.metadata()?.len().saturating_sub(self.header.slot_at(0));
         Ok(0..slots.div_ceil(SLOT_BYTES * CHUNK_PIECES).min(self.chunks()))
+    }
+
+    /// Whether there is a slot for every piece.
+    pub fn is_complete(&self, pair: &Pair) -> io::Result<bool> {
+        if self.mapped_chunks(pair)?.end < self.chunks() {
+            return Ok(false);
+        }
+        for chunk in 0..self.chunks() {
+            if pair.sums(&self.header, &self.pieces_of(chunk))?.contains(&None) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The files, when this version is on the disk.
@@ -235,7 +249,10 @@ impl Locked<'_> {
     /// Sets the ledger right after a change, and says how many bytes are free now that were not.
     pub fn recharge(&self, ledger: &Ledger) -> io::Result<u64> {
         let (old, due) = (self.pair.charge()?, self.due()?);
-        self.pair.set_charge(ledger.change(|account| account.recharge(old, due))?)?;
+        let new = ledger.change(|account| account.recharge(old, due))?;
+        if new != old {
+            self.pair.set_charge(new)?;
+        }
         Ok(old.bytes.saturating_sub(due))
     }
 

@@ -57,7 +57,6 @@ impl<K> Default for Eviction<K> {
 
 impl<K: Copy + Eq + Hash> Eviction<K> {
     /// Bytes of all chunks.
-    #[cfg(test)]
     pub fn bytes(&self) -> u64 {
         self.small.bytes + self.main.bytes
     }

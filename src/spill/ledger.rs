@@ -140,13 +140,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// See the module.
 #[derive(Debug)]
 pub(super) enum Ledger {
-    Private(Mutex<Account>),
+    Private(Box<Mutex<Account>>),
     Shared { path: PathBuf, file: Mutex<Option<File>> },
 }
 
 impl Ledger {
     pub fn private() -> Self {
-        Self::Private(Mutex::new(Account { settled: true, ..Account::default() }))
+        Self::Private(Box::new(Mutex::new(Account { settled: true, ..Account::default() })))
     }
 
     /// The file is opened, and made, when it is needed, and again when somebody removed it.

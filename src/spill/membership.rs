@@ -37,16 +37,17 @@ pub(super) struct Entered<'a> {
 impl Membership {
     /// The right to add; none while it is being counted.
     pub fn enter(&self) -> Option<Entered<'_>> {
-        let state = self.state.try_read()?;
+        // Waits for who looks around (microseconds), and does not wait behind who waits: an add asks more than once.
+        let state = self.state.read_recursive();
         matches!(*state, State::In(_)).then_some(Entered { _state: state })
     }
 
     pub fn is_counting(&self) -> bool {
-        matches!(*self.state.read(), State::Counting(_))
+        matches!(*self.state.read_recursive(), State::Counting(_))
     }
 
     pub fn is_out(&self) -> bool {
-        matches!(*self.state.read(), State::Out)
+        matches!(*self.state.read_recursive(), State::Out)
     }
 
     /// Comes in beside others, or alone, and then to count what is there. `starting` processes have staged nothing yet.

@@ -45,6 +45,7 @@ use self::ledger::Ledger;
 use self::membership::Membership;
 use self::room::Rescan;
 use self::trouble::Trouble;
+use self::whole::Stamp;
 use crate::store::{ETag, Key};
 
 pub use adding::Added;
@@ -55,6 +56,9 @@ pub use whole::Whole;
 
 /// What the directory, its files and its list of fan-out directories take, which nobody reserves.
 const BASE_BYTES: u64 = 64 << 10;
+
+/// Objects that are remembered to be whole and good: 64 bytes each.
+const VERIFIED: usize = 1 << 16;
 
 /// The spill of one directory. Clones are the same spill. All calls block on the disk.
 #[derive(Clone, Debug)]
@@ -110,6 +114,8 @@ struct Engine {
     index: Mutex<Eviction<ChunkId>>,
     /// Objects that somebody has open. A name may belong to two of them: see [`Header`].
     entries: Mutex<HashMap<Name, Weak<Entry>>>,
+    /// How the data of versions was when all of it was good.
+    verified: Mutex<HashMap<Name, Stamp>>,
     counters: Counters,
     trouble: Trouble,
     scanning: Mutex<()>,
@@ -140,6 +146,7 @@ impl Spill {
             membership,
             index: Mutex::default(),
             entries: Mutex::default(),
+            verified: Mutex::default(),
             counters: Counters::default(),
             trouble: Trouble::default(),
             scanning: Mutex::default(),
@@ -211,12 +218,33 @@ impl Engine {
             return entry;
         }
         let entry = Arc::new(Entry::new(header));
+        *entry.verified.lock() = self.verified.lock().get(&entry.name()).copied();
         entries.insert(entry.name(), Arc::downgrade(&entry));
         // Amortized: what was closed since is swept when it may be half of it all.
         if entries.len() >= 64 && entries.len().is_power_of_two() {
             entries.retain(|_, entry| entry.strong_count() > 0);
         }
         entry
+    }
+
+    /// Remembers beyond the last use of `entry` how its data was when all of it was good.
+    fn on_verified(&self, entry: &Entry, stamp: Option<Stamp>) {
+        *entry.verified.lock() = stamp;
+        let mut verified = self.verified.lock();
+        match stamp {
+            None => drop(verified.remove(&entry.name())),
+            Some(stamp) => {
+                if verified.len() >= VERIFIED {
+                    // Whoever is forgotten here is looked through once more.
+                    let mut keep = false;
+                    verified.retain(|_, _| {
+                        keep = !keep;
+                        keep
+                    });
+                }
+                verified.insert(entry.name(), stamp);
+            }
+        }
     }
 
     /// The version that has this name on the disk.
@@ -295,6 +323,14 @@ impl Engine {
         }
         let _ = self.counters.objects.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |objects| objects.checked_sub(1));
         Ok(removed)
+    }
+
+    /// Somebody reads all of it without us.
+    fn on_opened(&self, entry: &Entry) {
+        let mut index = self.index.lock();
+        for chunk in 0..entry.chunks() {
+            index.on_hit(&ChunkId { name: entry.name(), chunk: u32::try_from(chunk).unwrap_or(u32::MAX) });
+        }
     }
 
     /// A chunk was read. One that another process added is not known yet.

@@ -50,25 +50,14 @@ impl SpillObject {
     /// Whether every piece is said to be on the disk.
     pub fn is_whole(&self) -> bool {
         let Some(entry) = &self.entry else { return false };
-        let look = || {
-            let Some(pair) = self.pair(entry)? else { return Ok(false) };
-            if entry.mapped_chunks(&pair)?.end < entry.chunks() {
-                return Ok(false);
-            }
-            for chunk in 0..entry.chunks() {
-                if pair.sums(entry.header(), &entry.pieces_of(chunk))?.contains(&None) {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        };
+        let look = || self.pair(entry)?.map_or(Ok(false), |pair| entry.is_complete(&pair));
         self.engine.quietly("looking", entry, look()).unwrap_or(false)
     }
 
     /// What the bytes of the object take of the disk.
     pub fn bytes_on_disk(&self) -> u64 {
         let Some(entry) = &self.entry else { return 0 };
-        let look = || Ok(self.pair(entry)?.map_or(Ok(0), |pair| pair.data.metadata().map(|found| files::disk_bytes(&found)))?);
+        let look = || self.pair(entry)?.map_or(Ok(0), |pair| pair.data.metadata().map(|found| files::disk_bytes(&found)));
         self.engine.quietly("looking", entry, look()).unwrap_or(0)
     }
 
@@ -166,7 +155,7 @@ impl SpillObject {
 
     /// A piece was not what its slot says: it is taken back, unless it was evicted or replaced while it was read.
     fn damaged(&self, entry: &Entry, piece: u64) -> io::Result<()> {
-        *entry.verified.lock() = None;
+        self.engine.on_verified(entry, None);
         let Turn::Locked(locked) = entry.lock(&self.engine.layout)? else { return Ok(()) };
         let Some(sum) = locked.pair.sums(entry.header(), &(piece..piece + 1))?[0] else { return Ok(()) };
         let mut bytes = vec![0; entry.header().piece_len(piece)];
@@ -217,7 +206,7 @@ impl SpillObject {
         }
         let unchanged = self.engine.quietly("verifying", entry, state()).flatten() == Some(before);
         if unchanged {
-            *entry.verified.lock() = Some(before);
+            self.engine.on_verified(entry, Some(before));
         }
         unchanged
     }
@@ -226,7 +215,10 @@ impl SpillObject {
     pub fn whole(&self) -> Option<Whole> {
         let entry = self.entry.as_ref()?;
         let taken = Whole::take(entry, &self.engine.layout, &self.engine.ledger);
-        self.engine.quietly("passing through", entry, taken).flatten()
+        let whole = self.engine.quietly("passing through", entry, taken).flatten()?;
+        // Nobody tells what the kernel reads of it: that somebody opens it is what is known.
+        self.engine.on_opened(entry);
+        Some(whole)
     }
 
     fn sums(&self, entry: &Entry, pieces: &Range<u64>) -> io::Result<Vec<Option<u64>>> {

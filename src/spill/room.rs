@@ -1,11 +1,14 @@
 //! Acts on what eviction decides, so that there is room: when a reservation is short of it, and about once a second before one is.
 //! Invariant: room is counted as free when it is.
 
+use std::collections::HashSet;
 use std::io;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::entry::{Removed, Turn};
 use super::files;
+use super::format::Name;
 use super::guard::{Disk, Purpose};
 use super::ledger::Account;
 use super::{ChunkId, Engine};
@@ -14,8 +17,8 @@ use crate::units::ByteSize;
 /// Free room above the bounds, so that a reservation seldom waits for eviction: this, or one part in so many if that is less.
 const MARGIN: ByteSize = ByteSize::mib(64);
 const MARGIN_SHARE: u64 = 50;
-/// Victims that are spared, because somebody else has them, before it is given up.
-const SPARED: usize = 256;
+/// Victims that are spared, because somebody else has them, before it is given up: 16 GiB that the kernel reads.
+const SPARED: usize = 4096;
 /// At most so often is the directory looked through for what other processes added.
 const RESCAN_EVERY: Duration = Duration::from_secs(10);
 
@@ -43,23 +46,31 @@ impl Engine {
         freed
     }
 
-    /// Evicts until `bytes` are free or there are no victims. Also those that were spared because they are held.
-    fn evict(&self, bytes: u64) -> (u64, Vec<ChunkId>) {
-        let (mut freed, mut spared, mut held) = (0, Vec::new(), Vec::new());
+    /// Evicts until `bytes` are free or there are no victims. Also the objects that were spared because they are held.
+    fn evict(&self, bytes: u64) -> (u64, Vec<Name>) {
+        let (mut freed, mut spared, mut held, mut taken) = (0, Vec::new(), Vec::new(), HashSet::new());
         while freed < bytes && spared.len() < SPARED {
             let Some((id, weight)) = self.index.lock().victim() else {
                 self.wants_rescan();
                 break;
             };
+            if taken.contains(&id.name) {
+                spared.push((id, weight));
+                continue;
+            }
             match self.evict_chunk(id) {
                 Ok(Evicted::Freed(more)) => {
                     freed += more;
                     self.count_evicted(more > 0);
                 }
-                Ok(Evicted::Busy) => spared.push((id, weight)),
+                Ok(Evicted::Busy) => {
+                    spared.push((id, weight));
+                    taken.insert(id.name);
+                }
                 Ok(Evicted::Held) => {
                     spared.push((id, weight));
-                    held.push(id);
+                    held.push(id.name);
+                    taken.insert(id.name);
                 }
                 // What cannot be evicted would be the next victim again: the next scan finds it.
                 Err(error) => self.trouble.tell("evicting", &self.layout.file(id.name, files::MAP), &error),
@@ -101,16 +112,16 @@ impl Engine {
     }
 
     /// Takes the names of held objects, so that their room is free as soon as they are closed.
-    fn take_names(&self, held: &[ChunkId], bytes: u64) {
+    fn take_names(&self, held: &[Name], bytes: u64) {
         let mut coming = self.ledger.change(|account| account.lingering).unwrap_or(0);
-        for id in held {
+        for name in held {
             if coming >= bytes {
                 break;
             }
-            match self.remove_named(id.name) {
+            match self.remove_named(*name) {
                 Ok(Some(Removed::Lingers(more) | Removed::Freed(more))) => coming += more,
                 Ok(None) => (),
-                Err(error) => self.trouble.tell("evicting", &self.layout.file(id.name, files::MAP), &error),
+                Err(error) => self.trouble.tell("evicting", &self.layout.file(*name, files::MAP), &error),
             }
         }
     }
@@ -169,18 +180,58 @@ impl Engine {
     }
 
     fn rescan_is_due(&self, now: Instant) -> bool {
+        let (known, evictions) = (self.known(), self.counters.evictions.load(Ordering::Relaxed));
         let mut rescan = self.rescan.lock();
-        let due = rescan.wanted && rescan.last.is_none_or(|last| now.saturating_duration_since(last) >= RESCAN_EVERY);
+        // Whoever evicts and knows little of what is there evicts its own, and spares what others added.
+        let wanted = rescan.wanted || evictions > rescan.evictions && known.is_less_than(rescan.known);
+        let due = wanted && rescan.last.is_none_or(|last| now.saturating_duration_since(last) >= RESCAN_EVERY);
         if due {
-            *rescan = Rescan { wanted: false, last: Some(now) };
+            (rescan.wanted, rescan.last) = (false, Some(now));
         }
         due
+    }
+
+    /// A scan was through: this is as much as can be known.
+    pub(super) fn on_scanned(&self) {
+        let (known, evictions) = (self.known(), self.counters.evictions.load(Ordering::Relaxed));
+        let mut rescan = self.rescan.lock();
+        (rescan.known, rescan.evictions) = (known, evictions);
+    }
+
+    fn known(&self) -> Known {
+        let indexed = self.index.lock().bytes();
+        Known { indexed, charged: self.ledger.change(|account| account.chunks).unwrap_or(0) }
+    }
+}
+
+/// How much of what is charged is in the index. Charges are larger: blocks are not filled.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    indexed: u64,
+    charged: u64,
+}
+
+impl Known {
+    /// Whether the share of what is known is less than three quarters of what it was.
+    fn is_less_than(self, before: Self) -> bool {
+        let product = |one: u64, two: u64, times: u128| u128::from(one) * u128::from(two) * times;
+        product(self.indexed, before.charged, 4) < product(before.indexed, self.charged, 3)
     }
 }
 
 /// When the directory was looked through for what others added, and whether it is to be done again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Rescan {
     wanted: bool,
     last: Option<Instant>,
+    /// At the end of the last scan.
+    known: Known,
+    evictions: u64,
+}
+
+impl Default for Rescan {
+    fn default() -> Self {
+        // Before the first scan everything should be known: what is charged is what this process added.
+        Self { wanted: false, last: None, known: Known { indexed: 1, charged: 1 }, evictions: 0 }
+    }
 }

@@ -22,8 +22,9 @@ const STRAY_BYTES: u64 = 64 << 10;
 /// What files there are of one name.
 #[derive(Default)]
 struct Files {
-    map: Option<SystemTime>,
-    data: bool,
+    map: bool,
+    /// When it was changed.
+    data: Option<SystemTime>,
 }
 
 impl Engine {
@@ -54,10 +55,14 @@ impl Engine {
             }
         }
         self.counters.objects.store(objects, Ordering::Relaxed);
-        if counting { self.membership.settle(&self.ledger) } else { Ok(()) }
+        if counting {
+            self.membership.settle(&self.ledger)?;
+        }
+        self.on_scanned();
+        Ok(())
     }
 
-    /// The maps, and when each was changed. What is not of our format goes.
+    /// The names, and when the data of each was changed. What is not of our format goes.
     fn list(&self) -> io::Result<Vec<(SystemTime, Name)>> {
         let mut maps = Vec::new();
         for fan in 0..FANS {
@@ -70,8 +75,8 @@ impl Engine {
                 self.note(&entry?, fan, &mut found)?;
             }
             for (name, files) in found {
-                match files.map {
-                    Some(changed) if files.data => maps.push((changed, name)),
+                match files.data {
+                    Some(changed) if files.map => maps.push((changed, name)),
                     _ => self.remove_useless(name)?,
                 }
             }
@@ -91,8 +96,8 @@ impl Engine {
         let (stem, ending) = (part(path.file_stem()), part(path.extension()));
         let Some(status) = files::found(entry.metadata())? else { return Ok(()) };
         match Name::parse(&stem).filter(|name| name.fan() == fan && status.is_file()) {
-            Some(name) if ending == MAP => found.entry(name).or_default().map = Some(status.modified()?),
-            Some(name) if ending == DATA => found.entry(name).or_default().data = true,
+            Some(name) if ending == MAP => found.entry(name).or_default().map = true,
+            Some(name) if ending == DATA => found.entry(name).or_default().data = Some(status.modified()?),
             _ => remove_foreign(&path, status.is_dir())?,
         }
         Ok(())

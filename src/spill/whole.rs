@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustix::fs::FlockOperation;
 
 use super::entry::Entry;
-use super::files::{self, DATA, Layout, MAP, try_lock, unlock};
+use super::files::{self, DATA, Layout, MAP, Pair, try_lock, unlock};
 use super::ledger::Ledger;
 
 /// The state of a file: any write to it, and any hole, makes another one.
@@ -30,8 +30,7 @@ impl Stamp {
 /// last read through [`Whole::file`].
 #[derive(Debug)]
 pub struct Whole {
-    data: File,
-    map: File,
+    pair: Pair,
     size: u64,
     ledger: Arc<Ledger>,
 }
@@ -46,15 +45,16 @@ impl Whole {
             return Ok(None);
         }
         // Only now: whoever takes the names or the content holds the other lock meanwhile.
-        let found = data.metadata()?;
-        let is_it = Stamp::of(&found) == verified && found.len() == entry.header().size() && found.nlink() > 0;
-        let is_it = is_it && map.metadata()?.nlink() > 0;
-        Ok(is_it.then(|| Self { data, map, size: found.len(), ledger: ledger.clone() }))
+        let (pair, size) = (Pair { data, map, writable: false }, entry.header().size());
+        let is_verified = Stamp::of(&pair.data.metadata()?) == verified && pair.is_intact(size)?;
+        // The clock of a file system may be so coarse that a hole leaves the stamp as it was, but it takes the slots.
+        let is_whole = is_verified && entry.is_complete(&pair)?;
+        Ok(is_whole.then(|| Self { pair, size, ledger: ledger.clone() }))
     }
 
     /// The bytes of the object, read-only. Only the file itself is meant: nobody else may lock it.
     pub fn file(&self) -> &File {
-        &self.data
+        &self.pair.data
     }
 
     /// The length of the object.
@@ -64,8 +64,8 @@ impl Whole {
 
     /// Whoever lets go last of data without a name tells the ledger that its room is free.
     fn let_go(&self) -> io::Result<()> {
-        if self.data.metadata()?.nlink() == 0 && try_lock(&self.data, FlockOperation::NonBlockingLockExclusive)? {
-            let charge = files::read_charge(&self.map)?;
+        if self.pair.data.metadata()?.nlink() == 0 && try_lock(&self.pair.data, FlockOperation::NonBlockingLockExclusive)? {
+            let charge = self.pair.charge()?;
             self.ledger.change(|account| account.let_go(charge))?;
         }
         Ok(())
@@ -77,6 +77,6 @@ impl Drop for Whole {
         // The ledger stays too high when this fails, until somebody counts.
         let _ = self.let_go();
         // The kernel may have a reference of its own, which would keep the lock.
-        unlock(&self.data);
+        unlock(&self.pair.data);
     }
 }

@@ -60,6 +60,12 @@ impl Location {
         let endpoint = endpoint.map(|endpoint| endpoint.url().as_str().trim_end_matches('/').to_owned());
         Self { dialect: options.dialect, bucket: options.bucket.clone(), endpoint, region: options.region.clone() }
     }
+
+    /// The address, or the region where the store's own address is meant: what tells it from a bucket of the same name elsewhere.
+    pub fn endpoint(&self) -> String {
+        let region = || format!("{:?} {}", self.dialect, self.region.as_deref().unwrap_or_default());
+        self.endpoint.clone().unwrap_or_else(region)
+    }
 }
 
 impl fmt::Display for Location {

@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 use crate::reader::{ObjectHandle, Pending, ReadData, ReadError, Reader};
+use crate::spill::Whole;
 use crate::store::{self, ETag, ErrorKind, ObjectMeta};
 
 use super::attr::Attr;
@@ -227,6 +228,20 @@ impl Files {
             Some((range.start, data))
         };
         object.resident().into_iter().filter_map(there).collect()
+    }
+
+    /// Whether there may be files of the disk to read from.
+    pub fn may_be_on_disk(&self) -> bool {
+        self.reader.has_disk()
+    }
+
+    /// The file of the disk that holds all of what `handle` reads. Whoever asks reads from it from now on: the handle is bound to
+    /// its version.
+    pub fn whole(&self, handle: HandleId) -> Option<Whole> {
+        let file = self.open.read().get(&handle).cloned()?;
+        let object = Arc::clone(&file.version.lock().object);
+        let whole = object.whole()?;
+        file.returns(&object).then_some(whole)
     }
 
     /// The kernel closed the handle for good.

@@ -30,6 +30,7 @@ use tokio::sync::Semaphore;
 use crate::budget::Budget;
 use crate::metrics::Metrics;
 use crate::reader::Reader;
+use crate::spill::Guard;
 use crate::store::{Headers, Key, ObjectMeta, ObjectStore};
 use crate::units::ByteSize;
 
@@ -132,6 +133,11 @@ impl Writer {
     /// case it is wanted again would else stay there.
     pub fn take_room_from(&self, reader: &Reader) {
         self.0.share.take_room_from(reader);
+    }
+
+    /// Staged files take their room of `guard`, which others use too. For before the first of them.
+    pub fn share_room(&self, guard: Guard) {
+        self.0.area.share(guard);
     }
 
     /// Waits for uploads and aborts that go on by themselves.

@@ -24,6 +24,18 @@ pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     trial_with(&[], name, test)
 }
 
+/// A test that mounts other file systems too.
+pub fn trial_as_root(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
+    Trial::ignorable_test(name, move || {
+        let no_root = || (!rustix::process::geteuid().is_root()).then(|| "only root may mount a disk".to_owned());
+        if let Some(reason) = why_not().or_else(no_root) {
+            return Ok(Completion::ignored_with(reason));
+        }
+        test();
+        Ok(Completion::Completed)
+    })
+}
+
 /// A test that needs a mount and other programs.
 pub fn trial_with(programs: &'static [&'static str], name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     trial_unless(|| programs.iter().find_map(|program| lacks(program)), name, test)
@@ -122,6 +134,15 @@ impl<'a> Daemon<'a> {
         let mut mount = Mount { child: child.expect("the program starts"), directory, home };
         mount.wait_until_ready();
         mount
+    }
+
+    /// Tries to mount, and returns what the program says instead.
+    #[track_caller]
+    pub fn refused(self) -> String {
+        let home = tempfile::tempdir().expect("a temporary directory can be made");
+        let output = self.command(home.path(), &home.path().join("ready")).stdin(Stdio::null()).output().expect("the program starts");
+        assert!(!output.status.success(), "it mounted");
+        String::from_utf8_lossy(&output.stderr).into_owned()
     }
 
     fn command(&self, directory: &Path, ready: &Path) -> Command {

@@ -150,9 +150,9 @@ pub static OPTIONS: &[Spec] = &[
         name: "read-mode",
         kind: Kind::Choice(&["direct", "cached", "hybrid"]),
         default: Some("direct"),
+        ossfs: Some("cached"),
         aliases: &[sets("direct_read", "direct")],
-        status: later("it reads direct, through memory", &["direct"]),
-        help: "direct: through memory; cached: through the disk; hybrid: small objects through the disk",
+        help: "direct: memory only; cached: what is read stays on the disk; hybrid: the first hybrid-threshold of each object do",
         ..READ
     },
     Spec {
@@ -205,15 +205,14 @@ pub static OPTIONS: &[Spec] = &[
         kind: DISK_SIZE,
         default: Some("0"),
         aliases: &[unit("direct_read_local_file_cache_size_mb", "MiB")],
-        status: later("nothing that is read goes through the disk", &["0"]),
-        help: "In hybrid mode, how much of an object goes through the disk before it is read direct",
+        help: "How much of an object is kept on the disk before the rest is read direct; more than 0 makes read-mode hybrid",
         ..DISK
     },
     Spec {
         name: "spill-dir",
         kind: Kind::Path,
         aliases: &[same("use_cache"), same("tmpdir"), same("disk_data_cache_dir"), same("temp_dir")],
-        help: "Directory for staged writes; default: a private one below TMPDIR",
+        help: "Directory for what is read in the modes cached and hybrid, and for staged writes; default for these: a private one below TMPDIR",
         ..DISK
     },
     Spec {

@@ -7,6 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -24,7 +25,10 @@ pub(super) const ENTRY: &str = "json";
 #[derive(Debug)]
 pub(in crate::writer) struct Area {
     directory: PathBuf,
-    guard: Guard,
+    /// Of this process alone.
+    own: Guard,
+    /// Of all that use the directory that this one is in.
+    shared: OnceLock<Guard>,
     names: AtomicU64,
 }
 
@@ -33,7 +37,17 @@ impl Area {
     pub fn new(options: &Options) -> Self {
         let parent = options.dir.clone().unwrap_or_else(default_directory);
         let bounds = Bounds { max: options.max, ensure_free: options.ensure_free, free_ratio: options.free_ratio };
-        Self { directory: parent.join("staging"), guard: Guard::new(bounds), names: AtomicU64::new(0) }
+        Self { directory: parent.join("staging"), own: Guard::new(bounds), shared: OnceLock::new(), names: AtomicU64::new(0) }
+    }
+
+    /// Takes room of `guard` from now on. For before the first file.
+    pub fn share(&self, guard: Guard) {
+        // A second one would be of the same directory.
+        let _ = self.shared.set(guard);
+    }
+
+    fn guard(&self) -> &Guard {
+        self.shared.get().unwrap_or(&self.own)
     }
 
     pub fn directory(&self) -> &Path {
@@ -43,7 +57,7 @@ impl Area {
     /// Whether `bytes` more would find room; nothing is kept for them.
     pub fn check(&self, bytes: u64) -> io::Result<()> {
         self.prepare()?;
-        self.guard.reserve(&self.directory, bytes).map(drop)
+        self.guard().reserve(&self.directory, bytes).map(drop)
     }
 
     /// The directory, for us alone.
@@ -75,7 +89,7 @@ impl Area {
             };
             // A daemon that clears up takes a file without lock and description for one that was left.
             if lock(&file).is_ok() && file.metadata()?.nlink() > 0 {
-                return Ok(StagedFile::new(file, path, self.guard.clone()));
+                return Ok(StagedFile::new(file, path, self.guard().clone()));
             }
         }
     }
@@ -86,7 +100,7 @@ impl Area {
         if lock(&file).is_err() || file.metadata()?.nlink() == 0 {
             return Ok(None);
         }
-        let staged = StagedFile::new(file, path.to_owned(), self.guard.clone());
+        let staged = StagedFile::new(file, path.to_owned(), self.guard().clone());
         *staged.described.lock() = Described::Sealed;
         Ok(Some(staged))
     }

@@ -1,0 +1,127 @@
+//! Files that the kernel reads from the disk itself (FUSE passthrough): which inodes, from which file. The kernel refuses an open that
+//! goes through its own pages beside one that goes to a file, and a second file for the same inode (fs/fuse/iomode.c); so what the first
+//! open of an inode gets, all others get until the last is closed. Beside FOPEN_PASSTHROUGH, FOPEN_DIRECT_IO brings reads and writes of a
+//! handle to us.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as Place;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fuser::{BackingId, FileHandle, FopenFlags, ReplyCreate, ReplyOpen};
+use parking_lot::Mutex;
+
+use crate::spill::Whole;
+use crate::vfs::{Entry, HandleId, Inode, Opened};
+
+use super::convert::{attr, open_flags};
+use super::filesystem::GENERATION;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Backings {
+    state: Mutex<State>,
+    /// The kernel said no: it has no such thing, or we may not.
+    refused: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    inodes: HashMap<Inode, Use>,
+    handles: HashMap<HandleId, Inode>,
+}
+
+/// How the open handles of an inode get their bytes.
+#[derive(Debug)]
+struct Use {
+    way: Way,
+    handles: usize,
+}
+
+#[derive(Debug)]
+enum Way {
+    /// From us, through the kernel's pages.
+    Pages,
+    File(Arc<Backing>),
+}
+
+/// A file that the kernel knows. The lock on it goes after the kernel's reference.
+#[derive(Debug)]
+struct Backing {
+    id: BackingId,
+    _whole: Whole,
+}
+
+impl State {
+    /// Counts a handle, and says which file its inode is read from; `backing` when this is the first.
+    fn on_open(&mut self, ino: Inode, opened: &Opened, backing: Option<Backing>) -> Option<Arc<Backing>> {
+        let known = self.inodes.get(&ino).is_some_and(|used| matches!(used.way, Way::File(_)));
+        if opened.direct && !known {
+            // Past the pages: the kernel lets these stand beside whatever comes.
+            return None;
+        }
+        let way = || backing.map_or(Way::Pages, |backing| Way::File(Arc::new(backing)));
+        let used = self.inodes.entry(ino).or_insert_with(|| Use { way: way(), handles: 0 });
+        used.handles += 1;
+        self.handles.insert(opened.handle, ino);
+        match &used.way {
+            Way::File(backing) => Some(Arc::clone(backing)),
+            Way::Pages => None,
+        }
+    }
+}
+
+/// Flags of a handle of an inode that is read from a file. Who writes, and who wants to go past all pages, comes to us nevertheless. With
+/// others the kernel refuses the open (`FOPEN_PASSTHROUGH_MASK`).
+fn past_file(opened: &Opened, writes: bool) -> FopenFlags {
+    if writes || opened.direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() }
+}
+
+impl Backings {
+    /// Answers an open of `ino`. `whole` is asked for the file that holds all of it, when it can be used.
+    pub fn reply(&self, ino: Inode, opened: &Opened, writes: bool, whole: impl FnOnce() -> Option<Whole>, reply: ReplyOpen) {
+        let handle = FileHandle(opened.handle.0);
+        // Held until the reply is sent: none that goes another way may come between.
+        let mut state = self.state.lock();
+        let may_begin = !writes && !opened.direct && !state.inodes.contains_key(&ino) && !self.refused.load(Ordering::Relaxed);
+        let backing = if may_begin { whole().and_then(|whole| self.register(whole, &reply)) } else { None };
+        match state.on_open(ino, opened, backing) {
+            Some(backing) => reply.opened_passthrough(handle, past_file(opened, writes), &backing.id),
+            None => reply.opened(handle, open_flags(opened, writes)),
+        }
+    }
+
+    /// Answers a create, which may have found a file that is open already.
+    pub fn reply_created(&self, entry: &Entry, opened: &Opened, reply: ReplyCreate) {
+        let (handle, made) = (FileHandle(opened.handle.0), attr(&entry.attr));
+        let mut state = self.state.lock();
+        match state.on_open(entry.attr.ino, opened, None) {
+            Some(backing) => reply.created_passthrough(&entry.ttl, &made, GENERATION, handle, past_file(opened, true), &backing.id),
+            None => reply.created(&entry.ttl, &made, GENERATION, handle, open_flags(opened, true)),
+        }
+    }
+
+    /// The kernel closed the handle for good.
+    pub fn on_release(&self, handle: HandleId) {
+        let gone = {
+            let mut state = self.state.lock();
+            let Some(ino) = state.handles.remove(&handle) else { return };
+            let Place::Occupied(mut used) = state.inodes.entry(ino) else { return };
+            used.get_mut().handles -= 1;
+            (used.get().handles == 0).then(|| used.remove())
+        };
+        // Closing a backing file is a system call.
+        drop(gone);
+    }
+
+    fn register(&self, whole: Whole, reply: &ReplyOpen) -> Option<Backing> {
+        match reply.open_backing(whole.file()) {
+            Ok(id) => Some(Backing { id, _whole: whole }),
+            Err(error) => {
+                self.refused.store(true, Ordering::Relaxed);
+                tracing::info!(%error, "the kernel does not read files of the disk by itself (it takes Linux 6.9, root, and a disk that is no overlay): reads go on through this process");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The reader's side of the spill: what of an object is on the disk and is read from there, and what the store sent goes there behind
+//! the readers' backs. It decides nothing about eviction or room. Invariant: no reader waits for a write, and nothing that goes
+//! wrong on the disk is an error of a read: the store is asked instead.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::ReadMode;
+use super::extent::{Extent, Filling};
+use super::plan;
+use crate::metrics::Metrics;
+use crate::spill::{Added, PIECE_BYTES, Spill, SpillObject, Whole};
+use crate::store::ObjectMeta;
+
+/// Bytes that wait to be written are counted in these.
+const UNIT: u64 = 64 << 10;
+
+/// Writes at once. A disk gains little from more, and each holds a thread.
+const WRITES: usize = 4;
+
+/// What is read from the disk before who waits for it is told.
+const STEP: u64 = 1 << 20;
+
+/// How often, and how many times, a piece that another process is about to write is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+const LOOKS: usize = 20;
+
+/// What keeps the objects of one bucket on a disk.
+#[derive(Debug)]
+pub(super) struct Disk {
+    spill: Spill,
+    mode: ReadMode,
+    /// All of `room`.
+    units: u32,
+    /// Memory that is held only because it is not written yet.
+    room: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+    metrics: Arc<Metrics>,
+    runtime: Handle,
+}
+
+impl Disk {
+    /// At most `memory` bytes wait to be written.
+    pub fn new(spill: Spill, mode: ReadMode, memory: u64, metrics: Arc<Metrics>) -> Arc<Self> {
+        let units = u32::try_from(memory / UNIT).unwrap_or(u32::MAX >> 4).max(1);
+        let room = Arc::new(Semaphore::new(units as usize));
+        Arc::new(Self { spill, mode, units, room, turns: Arc::new(Semaphore::new(WRITES)), metrics, runtime: Handle::current() })
+    }
+
+    fn units(&self, len: u64) -> u32 {
+        u32::try_from(len.div_ceil(UNIT)).map_or(self.units, |units| units.min(self.units))
+    }
+
+    /// One version of an object; what is left of other versions of it goes.
+    pub fn object(self: &Arc<Self>, meta: &ObjectMeta) -> Option<Arc<OnDisk>> {
+        if meta.size == 0 {
+            return None;
+        }
+        Some(Arc::new(OnDisk {
+            disk: Arc::clone(self),
+            spilled: self.spill.object(&meta.key, &meta.etag, meta.size),
+            size: meta.size,
+            taken: AtomicU64::new(UNKNOWN),
+            good: AtomicU64::new(0),
+            looked: AtomicBool::new(false),
+        }))
+    }
+}
+
+/// It was not looked yet how much is there.
+const UNKNOWN: u64 = u64::MAX;
+
+/// One version of an object as far as it is on the disk.
+#[derive(Debug)]
+pub(super) struct OnDisk {
+    disk: Arc<Disk>,
+    spilled: SpillObject,
+    size: u64,
+    /// Bytes that were found good on the disk, or put there, since it was opened.
+    good: AtomicU64,
+    /// All of it is being looked through, or was.
+    looked: AtomicBool,
+    /// Bytes of it on the disk or on their way there, where a threshold bounds them.
+    taken: AtomicU64,
+}
+
+/// Whether bytes came to be on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Put {
+    Kept,
+    /// There is no room, or the disk does not work.
+    Refused,
+}
+
+impl OnDisk {
+    /// Fills the next bytes of an extent from the disk. What comes then has to be asked of the store; none when the extent is full.
+    pub async fn fill(self: &Arc<Self>, filling: Filling) -> (Filling, Option<Range<u64>>) {
+        let this = Arc::clone(self);
+        let filled = tokio::task::spawn_blocking(move || {
+            let mut filling = filling;
+            let before = filling.missing().start;
+            let next = this.fill_here(&mut filling);
+            this.on_good(filling.missing().start - before);
+            (filling, next)
+        });
+        filled.await.expect("reading from the disk does not panic")
+    }
+
+    fn fill_here(&self, filling: &mut Filling) -> Option<Range<u64>> {
+        loop {
+            let missing = filling.missing();
+            if missing.is_empty() {
+                return None;
+            }
+            let there = self.spilled.present(&missing).into_iter().next();
+            match there {
+                None => return Some(missing),
+                Some(run) if run.start > missing.start => return Some(missing.start..run.start),
+                Some(run) => {
+                    // Not all at once: who waits for the first bytes goes on with them.
+                    let end = run.end.min((run.start / STEP + 1) * STEP);
+                    let len = (end - run.start) as usize;
+                    let read = self.spilled.read(run.start, &mut filling.spare()[..len]);
+                    self.disk.metrics.spill_read_bytes.add(read as u64);
+                    filling.advance(read);
+                    if read < len {
+                        // Damaged, or gone meanwhile.
+                        let at = filling.missing().start;
+                        return Some(at..((at / PIECE_BYTES + 1) * PIECE_BYTES).min(missing.end));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has `range` of `extent`, which the store sent, written behind the reader's back. When more waits than memory
+    /// has room for it is left out: it will be fetched again.
+    pub fn keep(self: &Arc<Self>, extent: &Arc<Extent>, range: Range<u64>) {
+        let len = range.end - range.start;
+        if !self.takes(len) {
+            return;
+        }
+        let Ok(room) = Arc::clone(&self.disk.room).try_acquire_many_owned(self.disk.units(len)) else {
+            self.gives_back(len);
+            self.disk.metrics.spill_skipped_bytes.add(len);
+            return;
+        };
+        let (this, extent) = (Arc::clone(self), Arc::clone(extent));
+        self.disk.runtime.spawn(async move { this.write(&extent, range, room).await });
+    }
+
+    /// Has `range` of `extent` written, whatever the mode says, and waits for that.
+    pub async fn put(self: &Arc<Self>, extent: &Arc<Extent>, range: Range<u64>) -> Put {
+        for _ in 0..LOOKS {
+            let units = self.disk.units(range.end - range.start);
+            let room = Arc::clone(&self.disk.room).acquire_many_owned(units).await.expect("it is never closed");
+            if self.write(extent, range.clone(), room).await.dropped == 0 {
+                return Put::Kept;
+            }
+            // Perhaps only because somebody else is at it: then it may be there now.
+            tokio::time::sleep(LOOK).await;
+        }
+        Put::Refused
+    }
+
+    /// The parts of `range` that are not on the disk.
+    pub async fn missing(self: &Arc<Self>, range: Range<u64>) -> Vec<Range<u64>> {
+        let this = Arc::clone(self);
+        let found = tokio::task::spawn_blocking(move || {
+            let there = this.spilled.present(&range);
+            plan::missing(there.into_iter(), &range, u64::MAX)
+        });
+        found.await.expect("looking at the disk does not panic")
+    }
+
+    /// The file that holds all of the object, found undamaged by this process, for the kernel to read from.
+    pub fn whole(&self) -> Option<Whole> {
+        self.spilled.whole()
+    }
+
+    /// So many bytes of it were found good on the disk, or put there. When that was all of it, it is looked through once more, as it
+    /// is then, for [`whole`](Self::whole): whoever reads the file itself checks nothing.
+    fn on_good(self: &Arc<Self>, bytes: u64) {
+        let good = self.good.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        if bytes == 0 || good < self.size || self.looked.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let this = Arc::clone(self);
+        self.disk.runtime.spawn_blocking(move || {
+            if !this.spilled.is_whole() || !this.spilled.verify() {
+                this.good.store(0, Ordering::Relaxed);
+                this.looked.store(false, Ordering::Relaxed);
+            }
+        });
+    }
+
+    async fn write(self: &Arc<Self>, extent: &Arc<Extent>, range: Range<u64>, room: OwnedSemaphorePermit) -> Added {
+        let _turn = self.disk.turns.acquire().await.expect("it is never closed");
+        let (this, extent) = (Arc::clone(self), Arc::clone(extent));
+        let written = tokio::task::spawn_blocking(move || {
+            // The extent's memory is held until here.
+            let _room = room;
+            let part = (range.start - extent.range.start) as usize..(range.end - extent.range.start) as usize;
+            let bytes = extent.bytes(&part).expect("the store has sent it");
+            let added = this.spilled.add(range.start, bytes);
+            this.disk.metrics.spill_written_bytes.add(added.kept);
+            this.gives_back(part.len() as u64 - added.kept);
+            this.on_good(added.kept);
+            added
+        });
+        written.await.expect("writing to the disk does not panic")
+    }
+
+    /// Whether `len` bytes more are to be kept. They count from here on.
+    fn takes(&self, len: u64) -> bool {
+        match self.disk.mode {
+            ReadMode::Direct => false,
+            ReadMode::Cached => true,
+            ReadMode::Hybrid(threshold) => {
+                let there = || self.spilled.bytes_on_disk();
+                let _ = self.taken.compare_exchange(UNKNOWN, there(), Ordering::Relaxed, Ordering::Relaxed);
+                let taken = self.taken.fetch_add(len, Ordering::Relaxed);
+                let fits = taken < threshold.as_u64();
+                if !fits {
+                    self.taken.fetch_sub(len, Ordering::Relaxed);
+                }
+                fits
+            }
+        }
+    }
+
+    fn gives_back(&self, len: u64) {
+        if matches!(self.disk.mode, ReadMode::Hybrid(_)) {
+            self.taken.fetch_sub(len, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Files that are on the disk from end to end are read by the kernel itself: the daemon sees no READ.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use windlass::store::memory::Synthetic;
+
+use crate::bytes::{MIB, Through, open, read_and_compare};
+use crate::disk::{data_files, wait_for_bytes};
+use crate::kept::cached;
+use crate::support::mounts::{Daemon, Mount, trial, trial_as_root};
+use crate::support::{Kind, S3Server};
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial_as_root("a_file_that_is_all_on_the_disk_is_read_without_the_daemon", without_the_daemon),
+        trial_as_root("a_passed_file_that_is_replaced_is_read_to_its_end_and_then_anew", replaced_while_open),
+        trial_as_root("a_passed_file_that_is_evicted_is_read_to_its_end", evicted_while_open),
+        trial_as_root("a_passed_file_can_be_written_by_others", written_while_open),
+        trial("a_file_is_fetched_once_however_often_it_is_opened", often),
+    ]
+}
+
+const SIZE: u64 = 48 * MIB;
+
+/// Bytes that the daemon sent to whomever, proc_pid_io(5): replies to reads are among them.
+fn sent_bytes(mount: &Mount) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{}/io", mount.pid())).expect("the daemon runs");
+    io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok()).expect("the kernel counts them")
+}
+
+/// Reads all of `path` until the daemon has nothing to do with it.
+#[track_caller]
+fn read_until_passed(mount: &Mount, path: &Path, content: Synthetic) {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        let before = sent_bytes(mount);
+        let file = open(path, Through::Pages);
+        // What the kernel has in its own pages would not come from the daemon either.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("it is a file");
+        read_and_compare(&file, content, 0..SIZE, MIB);
+        if sent_bytes(mount) - before < MIB {
+            return;
+        }
+        assert!(Instant::now() < end, "the daemon goes on reading {}:\n{}", path.display(), mount.log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn without_the_daemon() {
+    let (server, disk) = (S3Server::start(), tempfile::tempdir().expect("it can be made"));
+    let content = server.put_synthetic("k", SIZE);
+    let mount = cached(&server, disk.path());
+    read_and_compare(&open(&mount.join("k"), Through::Direct), content, 0..SIZE, MIB);
+    wait_for_bytes(disk.path(), SIZE);
+    drop(mount);
+    server.reset_log();
+    let mount = cached(&server, disk.path());
+    read_until_passed(&mount, &mount.join("k"), content);
+    // All ways of reading.
+    let before = sent_bytes(&mount);
+    read_and_compare(&open(&mount.join("k"), Through::Pages), content, 0..SIZE, 64 << 10);
+    let two = [open(&mount.join("k"), Through::Pages), open(&mount.join("k"), Through::Pages)];
+    for file in &two {
+        read_and_compare(file, content, SIZE / 2..SIZE, MIB);
+    }
+    let sum = |path: &Path| Command::new("python3").args(["-c", MAPPED]).arg(path).output().expect("python3 is there").stdout;
+    assert_eq!(sum(&mount.join("k")), sum(&data_files(disk.path())[0]));
+    assert!(sent_bytes(&mount) - before < MIB);
+    // With O_DIRECT it is the daemon that reads, beside those.
+    read_and_compare(&open(&mount.join("k"), Through::Direct), content, 0..SIZE, MIB);
+    assert!(sent_bytes(&mount) - before > SIZE);
+    assert_eq!(server.count(Kind::Get), 0);
+}
+
+/// A checksum by mmap.
+const MAPPED: &str = "import mmap,sys,zlib; f=open(sys.argv[1],'rb'); m=mmap.mmap(f.fileno(),0,prot=mmap.PROT_READ); print(zlib.crc32(m))";
+
+fn replaced_while_open() {
+    let (server, disk) = (S3Server::start(), tempfile::tempdir().expect("it can be made"));
+    let content = server.put_synthetic("k", SIZE);
+    let mount = Daemon::new(&server).arg("--read-mode", "cached").arg("--spill-dir", disk.path().to_str().expect("it is text"));
+    let mount = mount.arg("--stat-cache-ttl", "0").start();
+    read_and_compare(&open(&mount.join("k"), Through::Direct), content, 0..SIZE, MIB);
+    read_until_passed(&mount, &mount.join("k"), content);
+    let old = open(&mount.join("k"), Through::Pages);
+    read_and_compare(&old, content, 0..MIB, MIB);
+    server.put("k", vec![9; 3 << 20]);
+    assert_eq!(fs::read(mount.join("k")).expect("the new version is there"), vec![9; 3 << 20]);
+    read_and_compare(&old, content, MIB..SIZE, MIB);
+}
+
+fn evicted_while_open() {
+    let (server, disk) = (S3Server::start(), tempfile::tempdir().expect("it can be made"));
+    let content = server.put_synthetic("k", SIZE);
+    let others: Vec<_> = (0..4).map(|n| server.put_synthetic(&format!("other{n}"), SIZE)).collect();
+    let mount = Daemon::new(&server).arg("--read-mode", "cached").arg("--spill-dir", disk.path().to_str().expect("it is text"));
+    let mount = mount.arg("--spill-max", "112MiB").start();
+    read_and_compare(&open(&mount.join("k"), Through::Direct), content, 0..SIZE, MIB);
+    read_until_passed(&mount, &mount.join("k"), content);
+    let held = open(&mount.join("k"), Through::Pages);
+    for (n, &other) in others.iter().enumerate() {
+        for _ in 0..2 {
+            read_and_compare(&open(&mount.join(format!("other{n}")), Through::Direct), other, 0..SIZE, MIB);
+        }
+    }
+    read_and_compare(&held, content, 0..SIZE, MIB);
+}
+
+fn written_while_open() {
+    let (server, disk) = (S3Server::start(), tempfile::tempdir().expect("it can be made"));
+    let content = server.put_synthetic("k", SIZE);
+    let mount = cached(&server, disk.path());
+    read_and_compare(&open(&mount.join("k"), Through::Direct), content, 0..SIZE, MIB);
+    read_until_passed(&mount, &mount.join("k"), content);
+    let passed = open(&mount.join("k"), Through::Pages);
+    let editor = File::options().read(true).write(true).open(mount.join("k")).expect("it can be opened for writing");
+    editor.write_all_at(b"changed", 5).expect("it can be written");
+    let mut seen = [0; 7];
+    editor.read_exact_at(&mut seen, 5).expect("it can be read");
+    assert_eq!(&seen, b"changed");
+    // Whoever has opened it before reads the version that was there, to the end.
+    read_and_compare(&passed, content, 0..SIZE, MIB);
+    editor.sync_all().expect("it is in the store");
+    drop((editor, passed));
+    let now = fs::read(mount.join("k")).expect("it is there");
+    assert_eq!(&now[5..12], b"changed");
+    assert_eq!(server.stored("k").expect("it is there").0, now);
+}
+
+fn often() {
+    let (server, disk) = (S3Server::start(), tempfile::tempdir().expect("it can be made"));
+    let content = server.put_synthetic("k", SIZE);
+    let mount = cached(&server, disk.path());
+    for _ in 0..3 {
+        read_and_compare(&open(&mount.join("k"), Through::Pages), content, 0..SIZE, MIB);
+        wait_for_bytes(disk.path(), SIZE);
+    }
+    assert_eq!(
+        server
+            .requests()
+            .iter()
+            .filter(|request| request.kind == Kind::Get)
+            .filter_map(|get| get.range.as_ref())
+            .map(|range| range.end - range.start)
+            .sum::<u64>(),
+        SIZE
+    );
+}

@@ -1,0 +1,267 @@
+//! The real reader with a real disk behind it, over a simulated store: what is fetched, what is kept, and what is read from the disk.
+//! On a paused clock; the disk is a temporary directory.
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use windlass::budget::{self, Budget};
+use windlass::metrics::Metrics;
+use windlass::reader::{Options, ReadMode, Reader, WarmError};
+use windlass::spill::{Bounds, Identity, Spill};
+use windlass::store::Op;
+use windlass::store::memory::Memory;
+use windlass::units::ByteSize;
+
+const MIB: u64 = 1 << 20;
+const CHUNK: u64 = 4 * MIB;
+const PIECE: u64 = 128 << 10;
+
+/// One process.
+struct Process {
+    store: Memory,
+    metrics: Arc<Metrics>,
+    reader: Reader,
+    spill: Spill,
+}
+
+fn process(store: &Memory, disk: &Path, mode: ReadMode, memory: ByteSize, bounds: Bounds) -> Process {
+    let identity = Identity { endpoint: "memory".into(), bucket: "bucket".into() };
+    let spill = Spill::open(disk, bounds, identity).expect("the directory can be used");
+    spill.scan();
+    let metrics = Arc::new(Metrics::default());
+    let budget = Budget::new(&budget::Options { memory_limit: Some(memory) });
+    let options = Options { mode, ..Options::default() };
+    let deadline = Duration::from_secs(60);
+    let reader = Reader::with_spill(Arc::new(store.clone()), budget, metrics.clone(), options, deadline, spill.clone());
+    Process { store: store.clone(), metrics, reader, spill }
+}
+
+fn cached(store: &Memory, disk: &Path) -> Process {
+    process(store, disk, ReadMode::Cached, ByteSize::gib(1), Bounds::default())
+}
+
+impl Process {
+    async fn read(&self, key: &str, range: Range<u64>, step: u64) {
+        let handle = self.reader.open(&self.store.meta(key).expect("it is there"));
+        let synthetic = self.store.synthetic(key).expect("it is made up");
+        for offset in range.clone().step_by(step as usize) {
+            let len = step.min(range.end - offset);
+            let data = handle.read(1, offset, len as usize).await.expect("it can be read");
+            let mut at = offset;
+            for slice in data.slices() {
+                assert!(synthetic.matches(at, slice), "wrong bytes of {key} at {at}");
+                at += slice.len() as u64;
+            }
+            assert_eq!(at, offset + len);
+        }
+    }
+
+    async fn read_all(&self, key: &str) {
+        let size = self.store.meta(key).expect("it is there").size;
+        self.read(key, 0..size, MIB).await;
+        self.settle().await;
+    }
+
+    /// Waits until what was fetched is on the disk or left out.
+    async fn settle(&self) {
+        let seen = || (self.metrics.spill_written_bytes.get(), self.metrics.spill_skipped_bytes.get());
+        let mut before = (u64::MAX, 0);
+        while seen() != before {
+            before = seen();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Bytes asked of the store since the last time.
+    fn fetched(&self) -> u64 {
+        let requests = self.store.requests().into_iter().filter(|request| request.op == Op::Get);
+        let bytes = requests.filter_map(|request| request.range).map(|range| range.end - range.start).sum();
+        self.store.reset_log();
+        bytes
+    }
+}
+
+fn data_files(disk: &Path) -> Vec<PathBuf> {
+    let mut all = Vec::new();
+    let mut open = vec![disk.to_owned()];
+    while let Some(directory) = open.pop() {
+        for entry in fs::read_dir(directory).expect("it can be read") {
+            let path = entry.expect("it can be read").path();
+            if path.is_dir() {
+                open.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "data") {
+                all.push(path);
+            }
+        }
+    }
+    all
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_read_once_is_not_asked_for_again_even_by_the_next_process() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    store.put_synthetic("large", 50 * MIB + 12_345);
+    store.put_synthetic("small", 100_000);
+    let first = cached(&store, disk.path());
+    first.read_all("large").await;
+    first.read_all("small").await;
+    assert_eq!(first.fetched(), 50 * MIB + 12_345 + 100_000);
+    assert_eq!(first.metrics.spill_written_bytes.get(), 50 * MIB + 12_345 + 100_000);
+    drop(first);
+    let second = cached(&store, disk.path());
+    second.read_all("large").await;
+    second.read_all("small").await;
+    assert_eq!((second.fetched(), second.metrics.spill_read_bytes.get()), (0, 50 * MIB + 12_345 + 100_000));
+    // From the middle, in small steps.
+    second.read("large", 21 * MIB + 4096..30 * MIB, 4096).await;
+    assert_eq!(second.fetched(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn random_reads_leave_their_pieces_and_a_later_read_fetches_only_what_is_between() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    store.put_synthetic("k", 16 * CHUNK);
+    let first = cached(&store, disk.path());
+    let handle = first.reader.open(&store.meta("k").unwrap());
+    let places: Vec<u64> = (0..16).map(|n| (n * 7 % 16) * CHUNK + 5 * PIECE).collect();
+    for &offset in &places {
+        handle.read(1, offset, 4096).await.unwrap();
+    }
+    first.settle().await;
+    let pieces = first.fetched();
+    assert!(pieces <= 16 * 2 * PIECE, "{pieces}");
+    drop((handle, first));
+    let second = cached(&store, disk.path());
+    second.read_all("k").await;
+    assert_eq!(second.fetched(), 16 * CHUNK - pieces);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_piece_is_fetched_again_and_nothing_else() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    store.put_synthetic("k", 4 * CHUNK);
+    cached(&store, disk.path()).read_all("k").await;
+    store.reset_log();
+    let files = data_files(disk.path());
+    let file = fs::File::options().write(true).open(&files[0]).unwrap();
+    file.write_all_at(b"not what it was", CHUNK + 3 * PIECE + 100).unwrap();
+    let process = cached(&store, disk.path());
+    process.read_all("k").await;
+    assert_eq!(process.fetched(), PIECE);
+    process.read_all("k").await;
+    assert_eq!(process.fetched(), 0, "it was not put right");
+}
+
+#[tokio::test(start_paused = true)]
+async fn hybrid_keeps_so_much_of_an_object_and_reads_the_rest_direct() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    store.put_synthetic("model", 16 * CHUNK);
+    store.put_synthetic("config", 3 * MIB);
+    let mode = ReadMode::Hybrid(ByteSize::mib(20));
+    let first = process(&store, disk.path(), mode, ByteSize::gib(1), Bounds::default());
+    first.read_all("config").await;
+    first.read_all("model").await;
+    let kept = first.metrics.spill_written_bytes.get() - 3 * MIB;
+    assert!((20 * MIB..20 * MIB + CHUNK).contains(&kept), "{kept}");
+    first.fetched();
+    first.read_all("model").await;
+    assert_eq!(first.fetched(), 16 * CHUNK - kept, "what is on the disk was fetched again");
+    assert_eq!(first.metrics.spill_written_bytes.get() - 3 * MIB, kept);
+    drop(first);
+    let second = process(&store, disk.path(), mode, ByteSize::gib(1), Bounds::default());
+    second.read_all("model").await;
+    second.read_all("config").await;
+    assert_eq!((second.fetched(), second.metrics.spill_written_bytes.get()), (16 * CHUNK - kept, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_disk_cannot_take_in_time_is_left_out_and_no_reader_waits() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    store.put_synthetic("k", 32 * CHUNK);
+    // A quarter of it may wait to be written.
+    let first = process(&store, disk.path(), ReadMode::Cached, ByteSize::mib(32), Bounds::default());
+    first.read_all("k").await;
+    let (written, skipped) = (first.metrics.spill_written_bytes.get(), first.metrics.spill_skipped_bytes.get());
+    assert_eq!(written + skipped, 32 * CHUNK);
+    first.fetched();
+    drop(first);
+    let second = cached(&store, disk.path());
+    second.read_all("k").await;
+    assert_eq!(second.fetched(), skipped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_version_is_read_and_the_old_one_leaves_the_disk() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    store.put_synthetic("k", 4 * CHUNK);
+    let process = cached(&store, disk.path());
+    process.read_all("k").await;
+    store.put_synthetic("k", 3 * CHUNK + 1);
+    process.read_all("k").await;
+    process.fetched();
+    process.read_all("k").await;
+    assert_eq!(process.fetched(), 0);
+    assert_eq!(data_files(disk.path()).len(), 1, "the old version is still there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn spill_max_holds_and_readers_go_on() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    for n in 0..8 {
+        store.put_synthetic(format!("k{n}"), 3 * CHUNK);
+    }
+    let bounds = Bounds { max: ByteSize::mib(40), ..Bounds::default() };
+    let process = process(&store, disk.path(), ReadMode::Cached, ByteSize::gib(1), bounds);
+    for n in 0..8 {
+        process.read_all(&format!("k{n}")).await;
+        assert!(process.spill.stats().bytes <= 40 * MIB, "{:?}", process.spill.stats());
+    }
+    process.fetched();
+    process.read_all("k7").await;
+    assert_eq!(process.fetched(), 0, "what was read last is not there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn warm_brings_what_is_missing_and_only_that() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    store.put_synthetic("k", 8 * CHUNK + 77);
+    let process = process(&store, disk.path(), ReadMode::Hybrid(ByteSize::mib(1)), ByteSize::mib(64), Bounds::default());
+    process.read("k", 0..CHUNK, MIB).await;
+    process.settle().await;
+    let there = process.metrics.spill_written_bytes.get();
+    process.fetched();
+    let meta = store.meta("k").unwrap();
+    let warmed = process.reader.warm(&meta, &|_| {}).await.unwrap();
+    assert_eq!((warmed.brought_bytes, warmed.there_bytes), (8 * CHUNK + 77 - there, there));
+    process.fetched();
+    let again = process.reader.warm(&meta, &|_| {}).await.unwrap();
+    assert_eq!((again.brought_bytes, again.there_bytes, process.fetched()), (0, 8 * CHUNK + 77, 0));
+    process.read_all("k").await;
+    assert_eq!(process.fetched(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn warm_says_when_there_is_no_room() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    store.put_synthetic("k", 8 * CHUNK);
+    let bounds = Bounds { ensure_free: ByteSize::gib(1 << 20), ..Bounds::default() };
+    let process = process(&store, disk.path(), ReadMode::Cached, ByteSize::gib(1), bounds);
+    let refused = process.reader.warm(&store.meta("k").unwrap(), &|_| {}).await;
+    assert!(matches!(refused, Err(WarmError::NoRoom)), "{refused:?}");
+    // Readers do not notice.
+    process.read_all("k").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn fifty_readers_of_a_cold_object_fetch_it_once() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    store.put_synthetic("k", 32 * CHUNK);
+    let process = cached(&store, disk.path());
+    futures::future::join_all((0..50).map(|_| process.read("k", 0..32 * CHUNK, MIB))).await;
+    let fetched = process.fetched();
+    assert!(fetched <= 32 * CHUNK * 105 / 100, "{fetched}");
+}
