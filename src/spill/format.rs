@@ -134,6 +134,23 @@ impl Header {
         self.bytes[TEXTS_AT..self.etag_at] == other.bytes[TEXTS_AT..other.etag_at]
     }
 
+    /// Whether it is of an object in the same bucket whose key begins with that of `prefix`.
+    pub fn is_below(&self, prefix: &Self) -> bool {
+        let (Some(own), Some(wanted)) = (self.place(), prefix.place()) else { return false };
+        own[..2] == wanted[..2] && own[2].starts_with(wanted[2])
+    }
+
+    /// Endpoint, bucket and key.
+    fn place(&self) -> Option<[&[u8]; 3]> {
+        let (mut texts, mut at) = ([&b""[..]; 3], TEXTS_AT);
+        for text in &mut texts {
+            let len = usize::try_from(number(&self.bytes, at)?).ok()?;
+            *text = self.bytes.get(at + 8..(at + 8).checked_add(len)?)?;
+            at += 8 + len;
+        }
+        Some(texts)
+    }
+
     /// The length of the object.
     pub fn size(&self) -> u64 {
         self.size

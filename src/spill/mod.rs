@@ -22,6 +22,7 @@ mod guard;
 mod ledger;
 mod membership;
 mod object;
+mod removal;
 mod room;
 mod scan;
 mod trouble;
@@ -113,6 +114,11 @@ impl Spill {
     /// process is there. In the background after [`open`](Self::open).
     pub fn scan(&self) {
         self.engine.scan();
+    }
+
+    /// Whether it is being counted what lies there: nothing is added before that is done.
+    pub fn is_counting(&self) -> bool {
+        self.engine.membership.is_counting()
     }
 
     /// About once a second: evicts before the bounds are reached, also when another program fills the disk, and finds its

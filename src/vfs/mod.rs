@@ -28,6 +28,7 @@ mod rename;
 mod setattr;
 mod stat_cache;
 mod succession;
+mod tree;
 mod walk;
 mod xattr;
 
@@ -46,3 +47,4 @@ pub use lookup::Names;
 pub use options::Options;
 pub use own::NewAttributes;
 pub use setattr::SetAttributes;
+pub use tree::Tree;
