@@ -54,6 +54,10 @@ pub struct Metrics {
     pub retries: Counter,
     /// Data GETs sent beside or after one that was late.
     pub hedged_requests: Counter,
+    /// Ranges that the read endpoint answered.
+    pub read_endpoint_requests: Counter,
+    /// Ranges that the endpoint answered, or the rest of which, because the read endpoint did not or was left alone after it had failed.
+    pub read_endpoint_fallbacks: Counter,
     /// Answers that asked to slow down.
     pub throttled: Counter,
     /// Bytes that arrived in bodies of data GETs.

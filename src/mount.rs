@@ -49,11 +49,11 @@ pub struct Mounted {
     drain: Duration,
     metrics: Arc<Metrics>,
     budget: Arc<Budget>,
-    /// Where it can be asked while it lives.
-    control: Option<Server>,
     spill: Option<Spill>,
     /// The directory of the spill where nobody named one.
     _private: Option<TempDir>,
+    /// Where it can be asked while it lives.
+    control: Option<Server>,
     signals: Signals,
     unmounted: bool,
 }
@@ -195,9 +195,9 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         drain,
         metrics,
         budget,
-        control: None,
         spill,
         _private: private,
+        control: None,
         signals,
         unmounted: false,
     };

@@ -259,16 +259,11 @@ impl Values {
     }
 
     fn store(&self, source: &Source) -> Result<store::Options, Error> {
-        let endpoint = self.text("endpoint").map(|text| source::endpoint(&text, &source.bucket).map_err(|reason| (text, reason)));
-        let endpoint = endpoint.transpose().map_err(|(text, reason)| {
-            let shown = text.rsplit_once('@').map_or(text.as_str(), |(_, host)| host).to_owned();
-            let origin = self.get("endpoint").map_or(Origin::Default, |(_, origin)| origin.clone());
-            Error::Value { word: "endpoint".into(), text: shown, reason, origin }
-        })?;
         Ok(store::Options {
             dialect: source.dialect,
             bucket: source.bucket.clone(),
-            endpoint,
+            endpoint: self.endpoint("endpoint", source)?,
+            read_endpoint: self.endpoint("read-endpoint", source)?,
             region: self.text("region"),
             path_style: self.flag_or_auto("path-style"),
             signature: match self.text("signature").as_deref() {
@@ -288,6 +283,15 @@ impl Values {
             storage_class: self.text("storage-class"),
             acl: self.text("acl"),
             requester_pays: self.flag("requester-pays"),
+        })
+    }
+
+    fn endpoint(&self, word: &str, source: &Source) -> Result<Option<String>, Error> {
+        let Some(text) = self.text(word) else { return Ok(None) };
+        source::endpoint(&text, &source.bucket).map(Some).map_err(|reason| {
+            let shown = text.rsplit_once('@').map_or(text.as_str(), |(_, host)| host).to_owned();
+            let origin = self.get(word).map_or(Origin::Default, |(_, origin)| origin.clone());
+            Error::Value { word: word.into(), text: shown, reason, origin }
         })
     }
 

@@ -3,9 +3,11 @@
 
 use std::fs;
 
+use super::engine::Engine;
+use super::entry::Removed;
 use super::format::{Header, Name};
 use super::ledger::FANS;
-use super::{Engine, Removed, Spill, files};
+use super::{Spill, files};
 use crate::store::{ETag, Key};
 
 impl Spill {

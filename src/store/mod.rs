@@ -19,6 +19,7 @@ mod page;
 mod passwd;
 mod plain;
 mod range;
+mod read_endpoint;
 mod redirect;
 mod requests;
 mod resolve;

@@ -23,6 +23,9 @@ pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retryi
     if let Some(text) = &options.endpoint {
         Endpoint::parse(text).map_err(|error| invalid(error.to_string()))?;
     }
+    if let Some(text) = &options.read_endpoint {
+        Endpoint::parse(text).map_err(|error| invalid(format!("read-endpoint: {error}")))?;
+    }
     let dialect: Arc<dyn ObjectStore> = match options.dialect {
         Dialect::S3 => s3::connect(options, metrics.clone()).await?,
         Dialect::Oss => oss::connect(options, metrics.clone()).await?,

@@ -76,12 +76,14 @@ pub struct Options {
     pub bucket: String,
     /// URL of the endpoint without the bucket; none means the dialect's own address for the region.
     pub endpoint: Option<String>,
+    /// URL of an accelerator or a cache in front of the bucket, which is asked for data before the endpoint is.
+    pub read_endpoint: Option<String>,
     pub region: Option<String>,
     /// `endpoint/bucket/key` instead of `bucket.endpoint/key`. None: path style when the endpoint is an IP address or `localhost`.
     pub path_style: Option<bool>,
     pub signature: Signature,
     pub credentials: CredentialOptions,
-    /// Hosts besides the endpoint that may see our signature when a data GET is redirected to them: `host`, `host:port`, or `.domain`.
+    /// Hosts besides the endpoints that may see our signature when a data GET is redirected to them: `host`, `host:port`, or `.domain`.
     pub redirect_hosts: Vec<String>,
     /// How the store encrypts what is written.
     pub sse: Sse,
@@ -111,6 +113,7 @@ impl Default for Options {
             dialect: Dialect::S3,
             bucket: String::new(),
             endpoint: None,
+            read_endpoint: None,
             region: None,
             path_style: None,
             signature: Signature::V4,

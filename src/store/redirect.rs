@@ -19,6 +19,11 @@ const REMEMBERED: u64 = 1024;
 /// A target is asked for again after this time, because the server that redirects balances load by it.
 const REMEMBERED_FOR: Duration = Duration::from_secs(300);
 
+/// The host and port of a URL, as an entry of the allow-list.
+pub(super) fn authority(url: &Url) -> String {
+    format!("{}:{}", url.host_str().unwrap_or_default(), url.port_or_known_default().unwrap_or_default())
+}
+
 /// Where a redirect leads and with which headers.
 #[derive(Clone, Debug)]
 pub(super) struct Target {

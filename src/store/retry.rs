@@ -183,9 +183,9 @@ impl ObjectStore for Retrying {
 }
 
 /// Passes bytes on and counts them.
-struct Counted<'a> {
-    sink: &'a mut dyn RangeSink,
-    bytes: u64,
+pub(super) struct Counted<'a> {
+    pub sink: &'a mut dyn RangeSink,
+    pub bytes: u64,
 }
 
 impl RangeSink for Counted<'_> {

@@ -554,6 +554,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_is_looked_up_has_its_version_also_when_listings_tell_none() {
+        let store = Memory::default();
+        store.put("a", "one");
+        let (names, files) = mounted(Untagged(store.clone()));
+        let ino = names.lookup(Inode::ROOT, b"a").await.unwrap().attr.ino;
+        assert!(files.try_open(ino, false).is_some());
+        assert_eq!((store.count(Op::Head), store.count(Op::List)), (1, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn the_kernel_is_told_when_the_open_finds_another_size_than_the_listing() {
         let store = Memory::default();
         store.put("a", "one");

@@ -66,9 +66,10 @@ impl Probe {
                 };
                 let object = async {
                     match told.object {
-                        None => there(facts(&*store, &path, posix).await),
-                        Some(Some(meta)) => there(more(&*store, meta).await),
                         Some(None) => Ok(None),
+                        // Who asks for one name wants to open it or to change it: that takes its version, which some stores do not list.
+                        Some(Some(meta)) if !meta.etag.as_str().is_empty() => there(more(&*store, meta).await),
+                        None | Some(Some(_)) => there(facts(&*store, &path, posix).await),
                     }
                 };
                 let below = async {

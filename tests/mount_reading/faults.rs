@@ -25,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_pause_shorter_than_the_stall_timeout_is_waited_for", a_pause_shorter_than_the_stall_timeout_is_waited_for),
         trial("a_burst_of_503_is_outlived", a_burst_of_503_is_outlived),
         trial("a_store_that_fails_every_third_time_is_read_right", a_store_that_fails_every_third_time_is_read_right),
+        trial("data_comes_from_the_read_endpoint_while_that_answers", data_comes_from_the_read_endpoint_while_that_answers),
     ]
 }
 
@@ -83,4 +84,19 @@ fn a_store_that_fails_every_third_time_is_read_right() {
     for through in BOTH {
         read_and_compare(&open(&mount.join("a"), through), content, 0..SIZE, 256 * KIB);
     }
+}
+
+fn data_comes_from_the_read_endpoint_while_that_answers() {
+    let (near, home) = (S3Server::start(), S3Server::start());
+    near.put_synthetic("d/a", SIZE);
+    let content = home.put_synthetic("d/a", SIZE);
+    let mount = Daemon::new(&home).arg("--read-endpoint", &near.endpoint()).flag("--hedge=false").start();
+    home.reset_log();
+    let [first, second] = BOTH;
+    read_and_compare(&open(&mount.join("d/a"), first), content, 0..SIZE, 256 * KIB);
+    assert_eq!((gets(&near, "d/a").len() as u64, gets(&home, "d/a").len()), (SIZE / (4 * MIB), 0));
+    assert!(home.count(Kind::List) > 0 && near.requests().iter().all(|request| request.kind == Kind::Get));
+    near.fault(Fault::new(Effect::Status(503)));
+    read_and_compare(&open(&mount.join("d/a"), second), content, 0..SIZE, 256 * KIB);
+    assert_eq!(gets(&home, "d/a").len() as u64, SIZE / (4 * MIB));
 }

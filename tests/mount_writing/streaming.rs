@@ -15,6 +15,7 @@ use super::support::{Kind, S3Server};
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("a_small_file_is_one_put", small),
+        trial("a_small_file_in_a_known_directory_is_one_listing_and_one_put", many_small),
         trial("a_large_file_is_its_parts_and_appears_when_it_is_closed", large),
         trial("a_file_that_is_being_written_can_be_read", read_while_writing),
         trial("an_old_version_is_read_until_the_new_one_is_there", replace),
@@ -32,6 +33,21 @@ const MIB: usize = 1 << 20;
 
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|n| (n.wrapping_mul(31) >> 3) as u8 ^ seed as u8).collect()
+}
+
+fn many_small() {
+    const FILES: usize = 50;
+    let server = S3Server::start();
+    server.put("d/there", "1");
+    // On a slow machine absence must not end between the two questions of the kernel.
+    let mount = Daemon::new(&server).arg("--negative-ttl", "60s").start();
+    assert!(mount.join("d").is_dir());
+    server.reset_log();
+    for n in 0..FILES {
+        fs::write(mount.join(format!("d/{n}")), b"content").expect("it is written");
+    }
+    let counts = [Kind::List, Kind::Put, Kind::Head, Kind::Get].map(|kind| server.count(kind));
+    assert_eq!((counts, server.requests().len()), ([FILES, FILES, 0, 0], 2 * FILES));
 }
 
 fn small() {

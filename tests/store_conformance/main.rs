@@ -8,6 +8,7 @@
 mod faults;
 mod moto;
 mod promises;
+mod read_endpoint;
 mod stores;
 #[path = "../support/mod.rs"]
 mod support;
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
         eprintln!("store_conformance: the trials over moto are ignored: {}", moto::ABSENT);
     }
     let mut trials: Vec<Trial> = promises::ALL.iter().flat_map(|promise| over_every_store(promise, &moto)).collect();
-    trials.extend(faults::ALL.iter().chain(write_faults::ALL).map(|(name, test)| {
+    trials.extend(faults::ALL.iter().chain(write_faults::ALL).chain(read_endpoint::ALL).map(|(name, test)| {
         Trial::test(format!("faults::{name}"), || {
             run(test());
             Ok(())

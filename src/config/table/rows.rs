@@ -104,13 +104,12 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "read-endpoint",
-        status: later("all requests go to the endpoint; point --endpoint at the accelerator instead", &[]),
-        help: "Data GETs go here, everything else to the endpoint",
+        help: "URL of an accelerator or cache of the bucket: data is asked for there, everything else at the endpoint, and data too when it fails",
         ..BUCKET
     },
     Spec {
         name: "redirect-hosts",
-        help: "Hosts besides the endpoint that may see our signature when it redirects reads to them: host, host:port or .domain, separated by commas",
+        help: "Hosts besides the endpoints that may see our signature when they redirect reads to them: host, host:port or .domain, separated by commas",
         ..BUCKET
     },
     Spec {

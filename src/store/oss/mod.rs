@@ -19,6 +19,8 @@ use super::answer::{self, Answer};
 use super::listing::Tokens;
 use super::page::{Answered, PageClient};
 use super::range::{RangeClient, client_builder};
+use super::read_endpoint::{ReadEndpoint, options_near};
+use super::redirect;
 use super::requests::Requests;
 use super::{
     Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part,
@@ -44,15 +46,35 @@ struct OssStore {
 pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<dyn ObjectStore>> {
     let root = Key::root();
     let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &root, message);
-    let address = Address::new(options).map_err(|error| invalid(error.to_string()))?;
+    let address = |options: &Options| Address::new(options).map_err(|error| invalid(error.to_string()));
+    let home_address = address(options)?;
     let sources = Sources::new(&options.credentials, &options.bucket, OsEnv).map_err(|error| answer::transport(Op::List, &root, &error))?;
-    let http = client_builder(options).build().map_err(|error| answer::transport(Op::List, &root, &error))?;
-    let signer = Arc::new(OssSigner::new(address, options.signature, sources, options.requester_pays));
+    let region = home_address.region.clone();
+    let authority = |address: &Address| address.target(&root, &[]).map(|target| redirect::authority(&target.url));
+    let home_authority = authority(&home_address);
+    let signer = OssSigner::new(home_address, options.signature, sources, options.requester_pays);
     signer.sign(Op::List, Method::GET, &root, &[]).await?;
-    let ranges = RangeClient::new(http.clone(), options, metrics.clone());
-    let pages = PageClient::new(http.clone(), options.stall_timeout, Tokens::Encoded);
-    let requests = Requests::new(http, options, signer.clone(), metrics.clone());
-    Ok(Arc::new(OssStore { ranges, pages, requests, signer, metrics }))
+    let Some(near) = options_near(options, region) else { return Ok(Arc::new(OssStore::new(options, signer, metrics)?)) };
+    // Each may redirect to the other. What they are asked for is signed for the bucket, wherever it is sent.
+    let near_address = address(&near)?;
+    let trusted: Vec<String> = [home_authority, authority(&near_address)].into_iter().flatten().collect();
+    let store = |options: Options, signer| {
+        let redirect_hosts = [&options.redirect_hosts[..], &trusted].concat();
+        OssStore::new(&Options { redirect_hosts, ..options }, signer, metrics.clone())
+    };
+    let (near, home) = (store(near, signer.at(near_address))?, store(options.clone(), signer)?);
+    Ok(Arc::new(ReadEndpoint::new(Arc::new(near), Arc::new(home), metrics)))
+}
+
+impl OssStore {
+    fn new(options: &Options, signer: OssSigner, metrics: Arc<Metrics>) -> Result<Self> {
+        let http = client_builder(options).build().map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
+        let signer = Arc::new(signer);
+        let ranges = RangeClient::new(http.clone(), options, metrics.clone());
+        let pages = PageClient::new(http.clone(), options.stall_timeout, Tokens::Encoded);
+        let requests = Requests::new(http, options, signer.clone(), metrics.clone());
+        Ok(Self { ranges, pages, requests, signer, metrics })
+    }
 }
 
 #[async_trait]

@@ -69,6 +69,11 @@ impl OssSigner {
         Self { address, signer, requester_pays, kept: Mutex::new(HashMap::new()) }
     }
 
+    /// The same credentials for the same bucket behind another address.
+    pub fn at(&self, address: Address) -> Self {
+        Self { address, signer: self.signer.clone(), requester_pays: self.requester_pays, kept: Mutex::default() }
+    }
+
     /// URL and headers of a request for `key` that has none of its own, or for the bucket when it is empty.
     pub async fn sign(&self, op: Op, method: Method, key: &Key, query: &[(&str, &[u8])]) -> Result<SignedGet> {
         let mut headers = HeaderMap::new();

@@ -69,8 +69,8 @@ impl Requests {
     }
 
     async fn check(&self, op: Op, key: &Key, condition: &Condition) -> Result<()> {
-        let there = match self.facts(key).await {
-            Ok(details) => Some(details.meta.etag),
+        let there = match self.head(key).await {
+            Ok(meta) => Some(meta.etag),
             Err(error) if error.kind == ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };

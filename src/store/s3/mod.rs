@@ -20,6 +20,7 @@ use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
 use aws_types::region::Region;
 use bytes::Bytes;
+use reqwest::Url;
 use tokio::time::Instant;
 
 use super::answer;
@@ -27,6 +28,8 @@ use super::endpoint::Endpoint;
 use super::listing::Tokens;
 use super::page::PageClient;
 use super::range::{self, RangeClient};
+use super::read_endpoint::{ReadEndpoint, options_near};
+use super::redirect;
 use super::requests::{Requests, Voice};
 use super::{
     Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part,
@@ -55,33 +58,38 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
     if options.credentials.ram_role.is_some() {
         return Err(invalid("ram-role is for OSS; an S3 instance role is found without an option".into()));
     }
-    let endpoint = options.endpoint.as_deref().map(Endpoint::parse).transpose().map_err(|error| invalid(error.to_string()))?;
-    let region = region(options, endpoint.is_some())
+    let region = region(options, options.endpoint.is_some())
         .await
         .ok_or_else(|| invalid("no region: set --region or AWS_REGION, or --endpoint for a store that is not AWS".into()))?;
-    let path_style = options.path_style.unwrap_or_else(|| endpoint.as_ref().is_some_and(Endpoint::wants_path_style));
     let credentials = match options.signature {
         Signature::None => None,
         Signature::V4 => Some(Arc::new(credentials::provider(&options.credentials, &options.bucket, &region).await)),
         Signature::V1 => return Err(invalid("signature v1 is for OSS; S3 takes v4 or none".into())),
     };
 
-    let base =
-        address::of_bucket(&options.bucket, region.as_ref(), endpoint.as_ref(), path_style).map_err(|error| invalid(error.to_string()))?;
-    let http =
-        range::client_builder(options).build().map_err(|error| invalid(format!("cannot set up TLS: {}", answer::innermost(&error))))?;
+    let base = base(options, &region)?;
+    let Some(near) = options_near(options, Some(region.to_string())) else {
+        return Ok(Arc::new(S3::new(options, &base, &region, credentials, metrics)?));
+    };
+    // Each may redirect to the other.
+    let near_base = self::base(&near, &region)?;
+    let trusted = [&base, &near_base].map(redirect::authority);
+    let store = |options: Options, base| {
+        let redirect_hosts = [&options.redirect_hosts[..], &trusted].concat();
+        S3::new(&Options { redirect_hosts, ..options }, base, &region, credentials.clone(), metrics.clone())
+    };
+    let (near, home) = (store(near, &near_base)?, store(options.clone(), &base)?);
+    Ok(Arc::new(ReadEndpoint::new(Arc::new(near), Arc::new(home), metrics)))
+}
 
-    let signer = Arc::new(Signer::new(&base, region.to_string(), credentials, options.requester_pays));
-    Ok(Arc::new(S3 {
-        bucket: options.bucket.clone(),
-        region: region.to_string(),
-        requests: Requests::new(http.clone(), options, signer.clone(), metrics.clone()),
-        signer,
-        pages: PageClient::new(http.clone(), options.stall_timeout, Tokens::Plain),
-        ranges: RangeClient::new(http, options, metrics.clone()),
-        url_encoded: AtomicBool::new(false),
-        metrics,
-    }))
+/// Where the bucket is.
+fn base(options: &Options, region: &Region) -> Result<Url> {
+    let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
+    let endpoint = options.endpoint.as_deref().map(Endpoint::parse).transpose().map_err(|error| invalid(error.to_string()))?;
+    let path_style = options.path_style.unwrap_or_else(|| endpoint.as_ref().is_some_and(Endpoint::wants_path_style));
+    let base = address::of_bucket(&options.bucket, region.as_ref(), endpoint.as_ref(), path_style);
+    let base = base.map_err(|error| invalid(error.to_string()))?;
+    Url::parse(&base).map_err(|_| invalid(format!("the address {base} is no URL")))
 }
 
 /// The option, else environment, else profile; then a name that every store which is not AWS accepts, or what the
@@ -178,6 +186,29 @@ impl ObjectStore for S3 {
 }
 
 impl S3 {
+    fn new(
+        options: &Options,
+        base: &Url,
+        region: &Region,
+        credentials: Option<Arc<credentials::CachedCredentials>>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self> {
+        let failed = |error| format!("cannot set up TLS: {}", answer::innermost(&error));
+        let http = range::client_builder(options).build();
+        let http = http.map_err(|error| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), failed(error)))?;
+        let signer = Arc::new(Signer::new(base.as_str(), region.to_string(), credentials, options.requester_pays));
+        Ok(Self {
+            bucket: options.bucket.clone(),
+            region: region.to_string(),
+            requests: Requests::new(http.clone(), options, signer.clone(), metrics.clone()),
+            signer,
+            pages: PageClient::new(http.clone(), options.stall_timeout, Tokens::Plain),
+            ranges: RangeClient::new(http, options, metrics.clone()),
+            url_encoded: AtomicBool::new(false),
+            metrics,
+        })
+    }
+
     async fn may_renew(&self, error: &Error, started: Instant) -> bool {
         Voice::renew(&*self.signer, error, started).await
     }
