@@ -17,6 +17,7 @@ mod hidden;
 mod inodes;
 mod listing;
 mod lookup;
+mod nameless;
 mod namespace;
 mod next_files;
 mod options;
