@@ -3,11 +3,10 @@
 
 use std::fs;
 
-use super::engine::Engine;
 use super::entry::Removed;
 use super::format::{Header, Name};
 use super::ledger::FANS;
-use super::{Spill, files};
+use super::{Engine, Spill, files};
 use crate::store::{ETag, Key};
 
 impl Spill {
