@@ -130,6 +130,21 @@ impl Own {
         }
     }
 
+    /// What was set on the directory `path` is in the metadata of its marker: where another mount may change it. Nobody keeps the time
+    /// of an access.
+    pub fn on_stored(&self, path: &[u8]) {
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        let mut all = self.set.lock();
+        let Some(set) = all.get_mut(path) else { return };
+        let accessed = set.times.take().and_then(|times| times.accessed);
+        *set = Set { times: accessed.map(|_| Times { modified: None, accessed, version: None }), ..Set::default() };
+        if accessed.is_none() {
+            all.remove(path);
+        }
+    }
+
     /// `from` is called `to` now; `versions`: its content has got another name as well.
     pub fn rename(&self, from: &[u8], to: &Key, versions: Option<(&ETag, &ETag)>) {
         if !self.any.load(Ordering::Acquire) {

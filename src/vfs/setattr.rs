@@ -4,14 +4,14 @@ use std::time::{Duration, SystemTime};
 
 use super::attr::Attr;
 use super::edits::Edits;
-use super::fact::What;
+use super::fact::{Marker, What};
 use super::files::HandleId;
 use super::inodes::{Inode, Kind};
 use super::listing::FileFacts;
 use super::lookup::path_of;
 use super::own::NewAttributes;
 use super::{Error, Result, posix};
-use crate::store::{Condition, Key};
+use crate::store::{Condition, ErrorKind, Key};
 
 /// What setattr asks for; none leaves it as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,14 +69,10 @@ impl Edits {
         let node = self.names.node(ino)?;
         let path = Key::from(path_of(&node));
         if node.kind() == Kind::Directory {
-            // The root has no marker: its attributes live as long as the mount.
-            let before = self.names.own.get(path.as_bytes(), None);
             self.names.own.set(&path, new, None);
-            if self.names.options.posix_attributes && ino != Inode::ROOT && self.names.own.get(path.as_bytes(), None) != before {
-                self.put_marker(&path, Condition::Any).await?;
-                self.names.on_directory(&path);
-            }
-            return Ok(());
+            // The root has no marker: its attributes live as long as the mount.
+            let stores = self.names.options.posix_attributes && ino != Inode::ROOT;
+            return if stores { self.store_own_of_directory(&path).await } else { Ok(()) };
         }
         let meta = self.names.fresh_object(ino).await?;
         self.names.own.set(&path, new, Some(meta.etag.clone()));
@@ -86,20 +82,36 @@ impl Edits {
         Ok(())
     }
 
+    /// Writes the attributes of a directory into the metadata of its marker, which is made when there is none: a copy onto itself, so that
+    /// what else it has stays.
+    async fn store_own_of_directory(&self, path: &Key) -> Result<()> {
+        let directory = path.join(b"/");
+        let marker = match self.store.details(&directory).await {
+            Err(error) if error.kind == ErrorKind::NotFound => self.put_marker(path, Condition::Any).await?,
+            Err(error) => return Err(error.into()),
+            Ok(details) => {
+                let own = posix::over(self.names.own.get(path.as_bytes(), None), &details);
+                let mut modified = details.meta.modified;
+                if own != posix::read(&details.headers.metadata) {
+                    let headers = posix::headers(details.headers, &own, &self.names.options, true);
+                    crate::store::copy_object(&*self.store, &details.meta, &directory, Some(headers), &Condition::Any).await?;
+                    modified = SystemTime::now();
+                }
+                self.names.own.on_stored(path.as_bytes());
+                Marker { modified, posix: own }
+            }
+        };
+        self.names.on_directory(path, marker);
+        Ok(())
+    }
+
     /// Writes the attributes of a file into its metadata: a copy onto itself.
     async fn store_own(&self, path: &Key) -> Result<()> {
         let details = self.store.details(path).await?;
         if details.symlink.is_some() {
             return Ok(());
         }
-        let stored = posix::read(&details.headers.metadata);
-        let own = self.names.own.get(path.as_bytes(), Some(&details.meta.etag));
-        let own = super::listing::Posix {
-            mode: own.mode.or(stored.mode),
-            uid: own.uid.or(stored.uid),
-            gid: own.gid.or(stored.gid),
-            modified: own.modified.or(stored.modified).or(Some(details.meta.modified)),
-        };
+        let own = posix::over(self.names.own.get(path.as_bytes(), Some(&details.meta.etag)), &details);
         let headers = posix::headers(details.headers, &own, &self.names.options, false);
         let written = crate::store::copy_object(&*self.store, &details.meta, path, Some(headers), &Condition::Any).await?;
         let meta = crate::store::ObjectMeta { etag: written.etag, modified: SystemTime::now(), ..details.meta.clone() };

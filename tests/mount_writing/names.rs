@@ -25,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         trial("links_lead_where_they_were_told_to", links),
         trial("attributes_hold_for_the_life_of_the_mount", attributes),
         trial("attributes_can_be_kept_in_the_bucket", posix_attributes),
+        trial("attributes_of_directories_are_seen_by_another_mount", posix_directories),
         trial("an_unlinked_file_is_read_on_by_who_has_it_open", unlink_open),
         trial("a_handle_shows_and_takes_what_it_is_told_after_its_name_is_gone", write_unlinked),
         trial("a_handle_of_what_a_rename_replaced_is_a_file_of_its_own", write_replaced),
@@ -280,6 +281,44 @@ fn posix_attributes() {
     let shown = fs::metadata(mount.join("file")).expect("it is there");
     assert_eq!((shown.mode() & 0o7777, shown.uid(), shown.gid()), (0o751, 1234, 5678));
     assert_eq!(shown.modified().expect("it is told"), time);
+}
+
+fn posix_directories() {
+    let server = S3Server::start();
+    server.put("bare/file", "x");
+    let time = UNIX_EPOCH + Duration::new(1_500_000_000, 0);
+    let set_time = |path: &Path| File::open(path).expect("it is there").set_modified(time).expect("it is taken");
+    let shown = |path: &Path| {
+        let about = fs::metadata(path).expect("it is there");
+        (about.mode() & 0o7777, about.uid(), about.gid(), about.modified().expect("it is told") == time)
+    };
+    {
+        let mount = Daemon::new(&server).flag("--posix-attributes").start();
+        fs::create_dir(mount.join("new")).expect("it is new");
+        for (name, mode) in [("new", 0o1751), ("bare", 0o700)] {
+            let path = mount.join(name);
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is taken");
+            std::os::unix::fs::chown(&path, Some(1234), Some(5678)).expect("it is taken");
+            set_time(&path);
+            assert_eq!(shown(&path), (mode, 1234, 5678, true));
+        }
+        fs::create_dir(mount.join("new/below")).expect("it is new");
+        fs::set_permissions(mount.join("new/below"), fs::Permissions::from_mode(0o711)).expect("it is taken");
+        set_time(&mount.join("new"));
+        fs::rename(mount.join("new"), mount.join("moved")).expect("it is moved");
+        assert_eq!(shown(&mount.join("moved")), (0o1751, 1234, 5678, true));
+        assert_eq!(shown(&mount.join("moved/below")).0, 0o711);
+    }
+    assert_eq!(server.metadata("moved/").get("mode").map(String::as_str), Some("17385"));
+    let mount = Daemon::new(&server).flag("--posix-attributes").start();
+    let listed: Vec<_> = entries(mount.path()).into_iter().map(|name| (shown(&mount.join(&name)), name)).collect();
+    assert_eq!(listed, [((0o700, 1234, 5678, true), "bare".into()), ((0o1751, 1234, 5678, true), "moved".into())]);
+    assert_eq!(shown(&mount.join("moved/below")).0, 0o711);
+    // What one mount sets leaves the rest as another one has set it.
+    fs::set_permissions(mount.join("moved"), fs::Permissions::from_mode(0o755)).expect("it is taken");
+    assert_eq!(shown(&mount.join("moved")), (0o755, 1234, 5678, true));
+    let other = Daemon::new(&server).flag("--posix-attributes").start();
+    assert_eq!(shown(&other.join("moved")), (0o755, 1234, 5678, true));
 }
 
 fn unlink_open() {
