@@ -36,6 +36,14 @@ impl Names {
         self.own.forget(path.as_bytes());
     }
 
+    /// An entry of the name `path` was made, removed or renamed: the directory that holds it shows it, as POSIX asks for. Its attributes in
+    /// the store, if it has any there, stay as they are.
+    pub(super) fn on_entry_changed(&self, path: &Key) {
+        let directory = directory_of(path);
+        let bytes = directory.as_bytes();
+        self.own.touch(Key::from(bytes.strip_suffix(b"/").unwrap_or(bytes)));
+    }
+
     /// The name of `ino` goes to another inode when there is one again; the kernel goes on with `ino` while it is open.
     pub(super) fn on_unlinked(&self, path: &Key) {
         let mut inodes = self.inodes.lock();

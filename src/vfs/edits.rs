@@ -132,6 +132,7 @@ impl Edits {
         let content = self.writer.create(path.clone(), self.headers_for(&path));
         let beginning = Beginning::New { exclusive: access.exclusive };
         let draft = self.names.drafts.insert(Draft::new(ino, path.clone(), content, beginning, None));
+        self.names.on_entry_changed(&path);
         // Also when it is opened for reading only: with its last handle it is committed.
         let opened = self.register(ino, Beginner::Draft(draft.clone()), Access { write: true, ..access }, caller);
         Ok((self.entry_of(&draft), opened))

@@ -51,6 +51,7 @@ impl Edits {
             }
         };
         self.names.on_directory(&path, marker);
+        self.names.on_entry_changed(&path);
         let fact = self.names.known_name(&path).unwrap_or(fact);
         let what = What::Directory(Some(marker));
         self.names.remember(parent, &path, &Fact { what, ..fact })
@@ -62,7 +63,7 @@ impl Edits {
         let mut marker = Marker::from(std::time::SystemTime::now());
         let keeps_attributes = self.names.options.posix_attributes;
         if keeps_attributes {
-            headers = posix::headers(headers, &self.names.own.get(path.as_bytes(), None), &self.names.options, true);
+            headers = posix::headers(headers, &self.names.own.of_directory(path.as_bytes()), &self.names.options, true);
             marker.posix = posix::read(&headers.metadata);
         }
         self.store.put(&PutRequest { key: path.join(b"/"), body: Bytes::new(), headers, condition }).await?;
@@ -89,6 +90,7 @@ impl Edits {
         self.store.delete(&marker).await?;
         self.names.on_unlinked(&marker);
         self.names.on_removed(&path);
+        self.names.on_entry_changed(&path);
         Ok(())
     }
 
@@ -125,6 +127,7 @@ impl Edits {
         self.store.delete(&path).await?;
         self.names.on_unlinked(&path);
         self.names.on_removed(&path);
+        self.names.on_entry_changed(&path);
         self.keep_directory_of(&path).await;
         Ok(())
     }
@@ -145,6 +148,7 @@ impl Edits {
         }
         self.names.on_unlinked(&path);
         self.names.on_removed(&path);
+        self.names.on_entry_changed(&path);
         self.keep_directory_of(&path).await;
         Ok(())
     }
@@ -209,6 +213,7 @@ impl Edits {
             extra: Some(std::sync::Arc::new(extra)),
         };
         self.names.on_file(&path, facts.clone());
+        self.names.on_entry_changed(&path);
         let fact = self.names.known_name(&path).unwrap_or(fact);
         self.names.remember(parent, &path, &Fact { what: What::File(facts), ..fact })
     }

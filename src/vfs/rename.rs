@@ -86,6 +86,8 @@ impl Edits {
         if let Some(ino) = self.names.known_inode(to) {
             self.files.on_rename(ino, &meta);
         }
+        self.names.on_entry_changed(from);
+        self.names.on_entry_changed(to);
         self.keep_directory_of(from).await;
         Ok(())
     }
@@ -137,6 +139,8 @@ impl Edits {
         if let Some(meta) = &moved {
             self.names.on_file(to, FileFacts::from(meta));
         }
+        self.names.on_entry_changed(from);
+        self.names.on_entry_changed(to);
         self.keep_directory_of(from).await;
         Ok(())
     }
@@ -180,6 +184,8 @@ impl Edits {
         for key in &left {
             tracing::error!(%key, "the directory was renamed, but this object could not be deleted and is there twice");
         }
+        self.names.on_entry_changed(from);
+        self.names.on_entry_changed(to);
         self.keep_directory_of(from).await;
         match left.first() {
             None => Ok(()),
@@ -278,7 +284,8 @@ impl super::Names {
         let mut directories = BTreeSet::new();
         for (object, moved) in objects.iter().zip(moved) {
             if !object.key.is_prefix() {
-                let extra = self.known_name(&object.key).and_then(|fact| if let What::File(facts) = fact.what { facts.extra } else { None });
+                let extra =
+                    self.known_name(&object.key).and_then(|fact| if let What::File(facts) = fact.what { facts.extra } else { None });
                 self.own.rename(object.key.as_bytes(), &moved.key, Some((&object.etag, &moved.etag)));
                 self.on_removed(&object.key);
                 // What only a HEAD tells of it may not have been asked for.

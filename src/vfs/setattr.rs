@@ -90,7 +90,7 @@ impl Edits {
             Err(error) if error.kind == ErrorKind::NotFound => self.put_marker(path, Condition::Any).await?,
             Err(error) => return Err(error.into()),
             Ok(details) => {
-                let own = posix::over(self.names.own.get(path.as_bytes(), None), &details);
+                let own = posix::over(self.names.own.of_directory(path.as_bytes()), &details);
                 let mut modified = details.meta.modified;
                 if own != posix::read(&details.headers.metadata) {
                     let headers = posix::headers(details.headers, &own, &self.names.options, true);

@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
         trial("attributes_hold_for_the_life_of_the_mount", attributes),
         trial("attributes_can_be_kept_in_the_bucket", posix_attributes),
         trial("attributes_of_directories_are_seen_by_another_mount", posix_directories),
+        trial("directories_show_when_their_entries_changed", directory_times),
         trial("an_unlinked_file_is_read_on_by_who_has_it_open", unlink_open),
         trial("a_handle_shows_and_takes_what_it_is_told_after_its_name_is_gone", write_unlinked),
         trial("a_handle_of_what_a_rename_replaced_is_a_file_of_its_own", write_replaced),
@@ -319,6 +320,37 @@ fn posix_directories() {
     assert_eq!(shown(&mount.join("moved")), (0o755, 1234, 5678, true));
     let other = Daemon::new(&server).flag("--posix-attributes").start();
     assert_eq!(shown(&other.join("moved")), (0o755, 1234, 5678, true));
+}
+
+fn directory_times() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let (one, other) = (mount.join("one"), mount.join("other"));
+    let time = UNIX_EPOCH + Duration::new(1_500_000_000, 0);
+    // Each is given an old time before each change; whose is still that one has not changed.
+    let changed = |change: &dyn Fn() -> std::io::Result<()>| {
+        for path in [&one, &other] {
+            File::open(path).and_then(|directory| directory.set_modified(time)).expect("it is taken");
+        }
+        change().expect("it can be done");
+        [&one, &other].map(|path| {
+            let about = fs::metadata(path).expect("it is there");
+            let now = about.modified().expect("it is told") != time;
+            assert_eq!(about.ctime() != 1_500_000_000, now, "both times change");
+            now
+        })
+    };
+    fs::create_dir(&one).and_then(|()| fs::create_dir(&other)).expect("they are new");
+    assert_eq!(changed(&|| fs::write(one.join("file"), "content")), [true, false]);
+    assert_eq!(changed(&|| fs::write(one.join("file"), "other")), [false, false]);
+    assert_eq!(changed(&|| fs::rename(one.join("file"), other.join("file"))), [true, true]);
+    assert_eq!(changed(&|| fs::create_dir(one.join("below"))), [true, false]);
+    assert_eq!(changed(&|| fs::write(one.join("below/file"), "x")), [false, false]);
+    assert_eq!(changed(&|| fs::rename(one.join("below"), other.join("below"))), [true, true]);
+    assert_eq!(changed(&|| std::os::unix::fs::symlink("nowhere", one.join("link"))), [true, false]);
+    assert_eq!(changed(&|| fs::remove_file(one.join("link"))), [true, false]);
+    assert_eq!(changed(&|| fs::remove_file(other.join("below/file"))), [false, false]);
+    assert_eq!(changed(&|| fs::remove_dir(other.join("below"))), [false, true]);
 }
 
 fn unlink_open() {
