@@ -3,23 +3,22 @@
 //!
 //! `cargo bench --bench writing`; with `--test` (as CI runs it) one short round.
 
+mod support;
+
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::net::Ipv4Addr;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::io::Write;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::service::service_fn;
 use hyper::{Method, Request, Response};
-use hyper_util::rt::TokioIo;
 use windlass::metrics::Metrics;
 use windlass::store::{self, Condition, CredentialOptions, Headers, Key, ObjectStore, StaticKeys};
+
+use support::{Mount, serve};
 
 const PART: usize = 8 << 20;
 const AT_ONCE: usize = 16;
@@ -32,12 +31,13 @@ fn main() {
         println!("writing: not run, /dev/fuse: {error}");
         return;
     }
-    let port = serve();
+    // It takes every object and keeps none.
+    let port = serve(answer);
     let (mut raw, mut mounted) = (Vec::new(), Vec::new());
-    let mount = Mount::start(port);
+    let mount = Mount::start(port, &[]);
     for _ in 0..rounds {
         raw.push(upload(port, bytes));
-        mounted.push(mount.write(bytes));
+        mounted.push(write(&mount, bytes));
     }
     let [raw, mounted] = [raw, mounted].map(|mut rates| {
         rates.sort_by(f64::total_cmp);
@@ -48,27 +48,8 @@ fn main() {
         "write(2) into a mount:     {:.0} MB/s, {:.2} of it, {:.2} CPU-s per GiB",
         mounted / 1e6,
         mounted / raw,
-        mount.cpu_per_gib(bytes * rounds)
+        cpu_per_gib(&mount, bytes * rounds)
     );
-}
-
-/// A server that takes every object and keeps none. On a thread of its own; ends with the process.
-fn serve() -> u16 {
-    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
-    listener.set_nonblocking(true).expect("a listener can be nonblocking");
-    let port = listener.local_addr().expect("it is bound").port();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
-        runtime.block_on(async move {
-            let listener = tokio::net::TcpListener::from_std(listener).expect("it is nonblocking");
-            loop {
-                let Ok((stream, _)) = listener.accept().await else { continue };
-                let _ = stream.set_nodelay(true);
-                tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer)));
-            }
-        });
-    });
-    port
 }
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, hyper::Error> {
@@ -117,70 +98,23 @@ fn upload(port: u16, bytes: usize) -> f64 {
     })
 }
 
-/// The built program over the sink.
-struct Mount {
-    child: Child,
-    directory: tempfile::TempDir,
+/// Bytes per second from the first write to the end of close.
+fn write(mount: &Mount, bytes: usize) -> f64 {
+    let (path, piece) = (mount.path(), vec![7; WRITE]);
+    let began = Instant::now();
+    let mut file = File::create(path.join("file")).expect("it can be made");
+    for _ in 0..bytes / WRITE {
+        file.write_all(&piece).expect("it is taken");
+    }
+    file.sync_all().expect("it is in the store");
+    drop(file);
+    bytes as f64 / began.elapsed().as_secs_f64()
 }
 
-impl Mount {
-    fn start(port: u16) -> Self {
-        let directory = tempfile::tempdir().expect("a temporary directory can be made");
-        let at = directory.path().join("mnt");
-        fs::create_dir(&at).expect("it is empty");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
-        command.args(["mount", "s3://bench"]).arg(&at).args(["--foreground", "--path-style", "--region", "us-east-1"]);
-        command.args(["--endpoint", &format!("http://127.0.0.1:{port}"), "--log-level", "error"]);
-        command.env("AWS_ACCESS_KEY_ID", "id").env("AWS_SECRET_ACCESS_KEY", "secret").stdout(Stdio::piped());
-        let mut child = command.spawn().expect("the program starts");
-        // Its first line says that the mount answers.
-        let mut first = [0];
-        child.stdout.take().expect("it is piped").read_exact(&mut first).expect("the mount answers");
-        Self { child, directory }
-    }
-
-    fn path(&self) -> std::path::PathBuf {
-        self.directory.path().join("mnt")
-    }
-
-    /// Bytes per second from the first write to the end of close.
-    fn write(&self, bytes: usize) -> f64 {
-        assert!(is_mounted(&self.path()), "a bench that misses its mount would fill the disk");
-        let piece = vec![7; WRITE];
-        let began = Instant::now();
-        let mut file = File::create(self.path().join("file")).expect("it can be made");
-        for _ in 0..bytes / WRITE {
-            file.write_all(&piece).expect("it is taken");
-        }
-        file.sync_all().expect("it is in the store");
-        drop(file);
-        bytes as f64 / began.elapsed().as_secs_f64()
-    }
-
-    /// User and system time of the daemon for each GiB written, from proc(5).
-    fn cpu_per_gib(&self, bytes: usize) -> f64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("the daemon runs");
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks: f64 = [11, 12].iter().map(|&at| fields[at].parse::<f64>().expect("a number of ticks")).sum();
-        ticks / 100.0 / (bytes as f64 / f64::from(1 << 30))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let end = Instant::now() + Duration::from_secs(30);
-        while self.child.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn is_mounted(path: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").expect("the kernel shows its mounts");
-    let path = path.canonicalize().expect("it is there");
-    table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+/// User and system time of the daemon for each GiB written, from proc(5).
+fn cpu_per_gib(mount: &Mount, bytes: usize) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", mount.pid())).expect("the daemon runs");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: f64 = [11, 12].iter().map(|&at| fields[at].parse::<f64>().expect("a number of ticks")).sum();
+    ticks / 100.0 / (bytes as f64 / f64::from(1 << 30))
 }

@@ -346,6 +346,8 @@ impl Mounted {
             names,
             metrics: Arc::clone(&self.metrics),
             budget: Arc::clone(&self.budget),
+            reader: self.reader.clone(),
+            spill: self.spill.clone(),
             source: settings.source.to_string(),
             mountpoint: settings.mountpoint.to_string(),
             began: std::time::Instant::now(),
@@ -354,7 +356,7 @@ impl Mounted {
         match Server::start(&settings.admin.directories, device, Arc::new(subject), self.runtime().handle()) {
             Ok(server) => Some(server),
             Err(error) => {
-                tracing::warn!(%error, "no control socket: windlass stats and windlass refresh cannot ask this mount");
+                tracing::warn!(%error, "no control socket: windlass stats, refresh, warm and evict cannot ask this mount");
                 None
             }
         }

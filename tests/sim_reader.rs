@@ -299,6 +299,102 @@ async fn random_reads_over_more_than_the_budget_go_on_inside_it() {
     assert!(sim.budget.peak_bytes() <= 64 << 20);
 }
 
+/// Bytes that `gets` asked for.
+fn asked(gets: &[Request]) -> u64 {
+    gets.iter().filter_map(|get| get.range.as_ref()).map(|range| range.end - range.start).sum()
+}
+
+/// Places in `0..size` in no order, always the same (SplitMix64).
+fn scattered(size: u64) -> impl Iterator<Item = u64> {
+    (1u64..).map(move |n| {
+        let n = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (n ^ (n >> 31)) % (size - 4096)
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_read_densely_at_random_is_fetched_as_a_whole() {
+    // A quarter of the memory is the most; the smallest has two chunks.
+    for size in [6 * MIB, 100 * MIB + 5, 256 * MIB] {
+        let sim = sim(cloud(), ByteSize::gib(1), Options::default());
+        let handle = sim.open("k", size);
+        let chunks = size.div_ceil(CHUNK);
+        let mut reads = 0;
+        for place in scattered(size) {
+            sim.read(&handle, "k", 1, place, 4096).await;
+            reads += 1;
+            if asked(&sim.gets()) == size {
+                break;
+            }
+            assert!(reads < 3 * chunks + 60, "{size}: {} bytes fetched after {reads} reads", asked(&sim.gets()));
+        }
+        let gets = sim.gets();
+        assert_each_byte_once(&gets, size);
+        // Pieces of the reads before, and chunks, which they cut in two.
+        assert!(gets.len() as u64 <= chunks + 2 * reads, "{} GETs for {chunks} chunks and {reads} reads", gets.len());
+        let whole = gets.iter().filter(|get| get.range.as_ref().is_some_and(|range| range.end - range.start == CHUNK)).count();
+        assert!(chunks < 20 || whole as u64 >= chunks / 4, "{whole} whole chunks of {chunks}");
+        assert!(gets.iter().all(|get| get.range.as_ref().is_some_and(|range| range.end - range.start <= CHUNK)));
+        // From here on everything comes from memory.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let started = Instant::now();
+        for place in scattered(size).skip(5000).take(500) {
+            sim.read(&handle, "k", 1, place, 4096).await;
+        }
+        assert_eq!((started.elapsed(), sim.gets().len()), (Duration::ZERO, gets.len()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_read_sparsely_or_is_too_large_is_not_fetched_as_a_whole() {
+    // The size of the file, reads, the time between them, chunks ahead.
+    let cases = [(1 << 30, 400, 0, None), (240 * MIB, 12, 0, None), (240 * MIB, 400, 1000, None), (240 * MIB, 400, 0, Some(0))];
+    for (size, reads, pause, ahead) in cases {
+        let sim = sim(cloud(), ByteSize::gib(1), ahead.map_or_else(Options::default, fixed));
+        let handle = sim.open("k", size);
+        for place in scattered(size).take(reads) {
+            sim.read(&handle, "k", 1, place, 4096).await;
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+        }
+        let gets = sim.gets();
+        assert!(asked(&gets) <= reads as u64 * (256 << 10), "{size}: {} bytes fetched for {reads} reads", asked(&gets));
+        // Only half a chunk that is there already brings the rest of it.
+        assert!(gets.iter().all(|get| get.range.as_ref().is_some_and(|range| range.end - range.start <= CHUNK / 2)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fetching_a_file_as_a_whole_takes_no_memory_from_others() {
+    let sim = sim(cloud(), ByteSize::mib(128), fixed(32));
+    let (shuffled, streamed) = (sim.open("shuffled", 32 * MIB), sim.open("streamed", 512 * MIB));
+    let random = async {
+        for place in scattered(32 * MIB).take(2000) {
+            sim.read(&shuffled, "shuffled", 1, place, 4096).await;
+        }
+    };
+    tokio::join!(random, sim.read_all(&streamed, "streamed", 2, MIB));
+    assert!(sim.budget.peak_bytes() <= 128 << 20);
+    let streamed: Vec<_> = sim.gets().into_iter().filter(|get| get.key.to_str() == Some("streamed")).collect();
+    assert_each_byte_once(&streamed, 512 * MIB);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_an_index_and_then_the_rest_are_fetched_about_once() {
+    let sim = sim(cloud(), ByteSize::gib(1), fixed(8));
+    let size = 128 * MIB;
+    let head = sim.open("model", size);
+    sim.read(&head, "model", 1, 0, MIB).await;
+    let body = sim.open("model", size);
+    drop(head);
+    for offset in (120..size / MIB).chain(1..120) {
+        sim.read(&body, "model", 1, offset * MIB, MIB).await;
+    }
+    let asked = asked(&sim.gets());
+    assert!(asked <= size + CHUNK, "{asked} bytes fetched of {size}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_jump_cancels_what_is_in_flight_and_does_not_wait_for_it() {
     let sim = sim(cloud(), ByteSize::gib(1), fixed(32));

@@ -9,12 +9,14 @@ mod client;
 mod place;
 mod protocol;
 mod server;
+mod warm;
 
 pub use answers::{Forget, Subject};
 pub use client::{Client, Error};
 pub use place::{Device, directories};
-pub use protocol::{Command, Done, InnerPath, Progress, Stats};
+pub use protocol::{Command, Done, InnerPath, Progress, Stats, Warmed, Warming};
 pub use server::Server;
+pub use warm::{Tally, warm};
 
 use std::path::PathBuf;
 

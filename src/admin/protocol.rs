@@ -25,13 +25,40 @@ pub enum Command {
     },
     /// What the daemon counts.
     Stats {},
+    /// Bring what is at or below the paths to the disk, or what is known of it into memory.
+    Warm {
+        paths: Vec<InnerPath>,
+        #[serde(flatten)]
+        how: Warming,
+    },
+    /// Drop what the disk has of what is at or below a path.
+    Evict { path: InnerPath },
 }
 
-/// How far it has come.
+/// How something is warmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warming {
+    /// Only what listings tell.
+    #[serde(default)]
+    pub metadata_only: bool,
+    /// Ends before the object that would make it more than that.
+    #[serde(default)]
+    pub max_bytes: Option<u64>,
+    /// Objects at a time.
+    pub parallel: usize,
+}
+
+/// How far it has come. Objects and bytes that were found are a part of what there is until all was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
+    pub found_objects: u64,
+    pub found_bytes: u64,
+    /// Done, failed ones not counted.
     pub objects: u64,
     pub bytes: u64,
+    /// Of these bytes, those that were on the disk before.
+    pub there_bytes: u64,
+    pub failed_objects: u64,
 }
 
 /// How it ended when it did not fail.
@@ -43,6 +70,22 @@ pub enum Done {
         kernel_entries: u64,
     },
     Stats(Box<Stats>),
+    Warmed(Warmed),
+    /// So many bytes are free on the disk.
+    Evicted {
+        bytes: u64,
+    },
+}
+
+/// What came of warming.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Warmed {
+    #[serde(flatten)]
+    pub progress: Progress,
+    /// The first few that failed, and why.
+    pub failures: Vec<String>,
+    /// It ended at the bound of bytes, before all was warm.
+    pub is_full: bool,
 }
 
 /// Everything a daemon counts and holds, by names that say the unit.
@@ -154,6 +197,8 @@ mod tests {
         for command in [
             Command::Stats {},
             Command::Refresh { path: path(b"a/b c"), recursive: true },
+            Command::Warm { paths: vec![path(b"a"), path(b"\xff")], how: Warming { metadata_only: true, max_bytes: Some(7), parallel: 8 } },
+            Command::Evict { path: path(b"") },
             Command::Refresh { path: path(b"100%/\n\"\\/\xff\xfe/\xc3\xa4"), recursive: false },
         ] {
             let line = request(&command);
@@ -186,7 +231,9 @@ mod tests {
     fn answers_have_the_form_that_is_documented() {
         let text = |reply: &Reply| String::from_utf8(line(reply)).unwrap();
         assert_eq!(text(&Reply::Error("no".into())), "{\"error\":\"no\"}\n");
-        assert_eq!(text(&Reply::Progress(Progress { objects: 1, bytes: 2 })), "{\"progress\":{\"objects\":1,\"bytes\":2}}\n");
+        assert_eq!(text(&Reply::Done(Done::Evicted { bytes: 2 })), "{\"done\":{\"evicted\":{\"bytes\":2}}}\n");
+        let progress = Progress { found_objects: 9, objects: 1, bytes: 2, ..Progress::default() };
+        assert!(text(&Reply::Progress(progress)).starts_with("{\"progress\":{\"found_objects\":9,"));
         assert_eq!(text(&Reply::Done(Done::Refreshed { kernel_entries: 3 })), "{\"done\":{\"refreshed\":{\"kernel_entries\":3}}}\n");
         let stats = Stats { counters: [("read_bytes".to_owned(), 5)].into(), ..Stats::default() };
         let done = Reply::Done(Done::Stats(Box::new(stats)));

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,13 +19,17 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::answers::{self, Subject};
 use super::place::{self, Device};
-use super::protocol::{self, LINE_BYTES, Reply};
+use super::protocol::{self, Command, LINE_BYTES, Reply};
+use super::warm::Tally;
 
 /// Clients at a time: a few people and their monitors.
 const CLIENTS: usize = 16;
 
 /// Longest time between two requests of a client.
 const IDLE: Duration = Duration::from_secs(60);
+
+/// How often what takes longer tells how far it has come.
+const TELL: Duration = Duration::from_secs(1);
 
 /// Longest time a client may take to read a line.
 const WRITE: Duration = Duration::from_secs(10);
@@ -142,12 +147,31 @@ async fn converse(stream: UnixStream, subject: &Arc<Subject>) -> io::Result<()> 
         };
         let reply = match protocol::read(&line) {
             Err(words) => Reply::Error(words),
-            Ok(command) => tokio::select! {
-                answer = answers::answer(subject, command) => answer.map_or_else(Reply::Error, Reply::Done),
-                () = gone(&mut read) => return Ok(()),
+            Ok(command) => match answer(subject, command, &mut read, &mut write).await? {
+                Some(reply) => reply,
+                None => return Ok(()),
             },
         };
         say(&mut write, &reply).await?;
+    }
+}
+
+/// Does what is asked and tells every second how far it has come. None: the client is gone, and what it asked for with it.
+async fn answer(
+    subject: &Arc<Subject>,
+    command: Command,
+    read: &mut BufReader<OwnedReadHalf>,
+    write: &mut OwnedWriteHalf,
+) -> io::Result<Option<Reply>> {
+    let tally = Arc::new(Tally::default());
+    let mut answer = pin!(answers::answer(subject, command, &tally));
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + TELL, TELL);
+    loop {
+        tokio::select! {
+            answer = &mut answer => return Ok(Some(answer.map_or_else(Reply::Error, Reply::Done))),
+            () = gone(read) => return Ok(None),
+            _ = ticks.tick() => say(write, &Reply::Progress(tally.progress())).await?,
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The options of the table as flags of clap. Names no option. Invariant: a flag is the option of the same name, its
 //! text is parsed where all texts are.
 
+use std::marker::PhantomData;
+
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
 use crate::config::{OPTIONS, Spec};
@@ -36,16 +38,50 @@ impl FromArgMatches for TableFlags {
     }
 }
 
-/// The same, but only what it takes to reach a bucket.
+/// The same, but only those that `C` takes.
 #[derive(Clone, Debug, Default)]
-pub struct StoreFlags(pub Vec<(String, Option<String>)>);
+pub struct SomeFlags<C>(pub Vec<(String, Option<String>)>, PhantomData<C>);
 
-/// Groups of the table that say where a bucket is and how it is asked.
-const STORE: &[&str] = &["Bucket", "Credentials", "Requests"];
+/// Which options of the table a command has.
+pub trait Choice {
+    fn takes(spec: &Spec) -> bool;
+}
 
-impl clap::Args for StoreFlags {
+/// What it takes to reach a bucket.
+pub type StoreFlags = SomeFlags<Store>;
+
+/// What it takes to read a bucket through a disk.
+pub type DiskFlags = SomeFlags<StoreAndDisk>;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Store;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreAndDisk;
+
+impl Choice for Store {
+    fn takes(spec: &Spec) -> bool {
+        ["Bucket", "Credentials", "Requests"].contains(&spec.group)
+    }
+}
+
+impl Choice for StoreAndDisk {
+    fn takes(spec: &Spec) -> bool {
+        // How much of what is read stays there, and what lies behind a reader, is not for who brings all of it.
+        let is_of_mounts = ["read-mode", "hybrid-threshold", "backward-chunks"].contains(&spec.name);
+        Store::takes(spec) || ["Reading", "Disk"].contains(&spec.group) && !is_of_mounts
+    }
+}
+
+impl<C: Choice> SomeFlags<C> {
+    fn specs() -> impl Iterator<Item = &'static Spec> {
+        OPTIONS.iter().filter(|spec| spec.has_flag && C::takes(spec))
+    }
+}
+
+impl<C: Choice> clap::Args for SomeFlags<C> {
     fn augment_args(command: Command) -> Command {
-        store_flags().fold(command, |command, spec| command.arg(flag(spec)))
+        Self::specs().fold(command, |command, spec| command.arg(flag(spec)))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -53,20 +89,16 @@ impl clap::Args for StoreFlags {
     }
 }
 
-impl FromArgMatches for StoreFlags {
+impl<C: Choice> FromArgMatches for SomeFlags<C> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let given = store_flags().filter_map(|spec| Some((spec.name.to_owned(), Some(matches.get_one::<String>(spec.name)?.clone()))));
-        Ok(Self(given.collect()))
+        let given = Self::specs().filter_map(|spec| Some((spec.name.to_owned(), Some(matches.get_one::<String>(spec.name)?.clone()))));
+        Ok(Self(given.collect(), PhantomData))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         self.0.extend(Self::from_arg_matches(matches)?.0);
         Ok(())
     }
-}
-
-fn store_flags() -> impl Iterator<Item = &'static Spec> {
-    OPTIONS.iter().filter(|spec| spec.has_flag && STORE.contains(&spec.group))
 }
 
 fn flag(spec: &'static Spec) -> Arg {

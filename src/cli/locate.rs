@@ -24,9 +24,18 @@ pub struct Located {
 
 /// Finds the mount that holds `path`.
 pub fn locate(path: &Path) -> Result<Located, Failure> {
-    let table = mountinfo::read().map_err(|error| Failure::internal(format!("cannot read /proc/self/mountinfo: {error}")))?;
+    locate_among(&mounts()?, path)
+}
+
+/// The table of mounts as it is now.
+pub fn mounts() -> Result<Vec<Entry>, Failure> {
+    mountinfo::read().map_err(|error| Failure::internal(format!("cannot read /proc/self/mountinfo: {error}")))
+}
+
+/// The same for one path of many.
+pub fn locate_among(table: &[Entry], path: &Path) -> Result<Located, Failure> {
     let absolute = std::path::absolute(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-    locate_in(&table, &absolute, |link| std::fs::read_link(link)).map_err(|reason| Failure::usage(format!("{}: {reason}", path.display())))
+    locate_in(table, &absolute, |link| std::fs::read_link(link)).map_err(|reason| Failure::usage(format!("{}: {reason}", path.display())))
 }
 
 /// The same in a table of mounts.

@@ -5,6 +5,7 @@
 mod completions;
 mod daemon;
 mod demo;
+mod evict;
 mod flags;
 mod foreign;
 mod locate;
@@ -18,6 +19,7 @@ mod ready;
 mod refresh;
 mod stats;
 mod umount;
+mod warm;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -70,6 +72,8 @@ enum Command {
     Umount(umount::Args),
     Stats(stats::Args),
     Refresh(refresh::Args),
+    Warm(Box<warm::Args>),
+    Evict(evict::Args),
     Demo(demo::Args),
     Mpu(mpu::Args),
     Completions(completions::Args),
@@ -114,6 +118,8 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Umount(args) => umount::run(&args),
             Command::Stats(args) => stats::run(&args),
             Command::Refresh(args) => refresh::run(&args),
+            Command::Warm(args) => warm::run(&args),
+            Command::Evict(args) => evict::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Mpu(args) => mpu::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),

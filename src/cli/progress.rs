@@ -37,9 +37,31 @@ impl Progress {
         Self { bar, what, is_plain }
     }
 
+    /// Begins without knowing how much there is: [`report`](Self::report) tells.
+    pub fn growing(what: &'static str, unit: Unit) -> Self {
+        let is_plain = !std::io::stderr().is_terminal();
+        let target = if is_plain { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(DRAWS) };
+        let bar = ProgressBar::with_draw_target(Some(0), target).with_style(style(unit)).with_message(what);
+        Self { bar, what, is_plain }
+    }
+
+    /// So much is done of what is known until now. Without a terminal that is a line, so not to be called often.
+    pub fn report(&self, done: u64, total: u64, unit: Unit) {
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        if self.is_plain {
+            eprintln!("{}: {} of {}", self.what, amount(done, unit), amount(total, unit));
+        }
+    }
+
     /// `n` more are done.
     pub fn add(&self, n: u64) {
         self.bar.inc(n);
+    }
+
+    /// Whoever counted says in its own words what came of it.
+    pub fn clear(self) {
+        self.bar.finish_and_clear();
     }
 
     /// All is done.
@@ -92,6 +114,14 @@ mod tests {
             assert_eq!(bar.position(), 7);
             progress.finish();
         }
+    }
+
+    #[test]
+    fn what_grows_shows_the_latest_report() {
+        let progress = Progress { is_plain: false, ..Progress::growing("warming", Unit::Bytes) };
+        progress.report(3, 10, Unit::Bytes);
+        progress.report(7, 30, Unit::Bytes);
+        assert_eq!((progress.bar.position(), progress.bar.length()), (7, Some(30)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 pub use foreign::Program;
 pub use gather::{Input, Origin, Values};
-pub use settings::{MountTarget, Place, Settings, socket_directories};
+pub use settings::{MountTarget, Place, Preload, Settings, socket_directories};
 pub use source::Source;
 pub use table::{OPTIONS, Spec, find};
 pub use value::{Kind, NEVER, Value};

@@ -11,6 +11,7 @@ use super::table::OPTIONS;
 use super::value::Value;
 use super::{Error, Program};
 use crate::reader::ReadMode;
+use crate::spill::Bounds;
 use crate::store::{CredentialOptions, Dialect, Signature, Sse, StaticKeys};
 use crate::units::ByteSize;
 use crate::{admin, budget, fuse, logging, reader, store, vfs, writer};
@@ -76,6 +77,49 @@ impl Place {
         values.ask_environment_of(source.dialect, &input.environment);
         values.default_signature();
         Ok(Self { store: values.store(&source)?, source })
+    }
+}
+
+/// A bucket and the disk that mounts of it read from, for filling that without a mount.
+#[derive(Clone, Debug)]
+pub struct Preload {
+    pub source: Source,
+    pub store: store::Options,
+    pub reader: reader::Options,
+    pub budget: budget::Options,
+    pub vfs: vfs::Options,
+    /// The directory.
+    pub directory: PathBuf,
+    pub bounds: Bounds,
+}
+
+impl Preload {
+    /// The bucket that a person named, and the disk.
+    ///
+    /// # Errors
+    /// The first thing in it that cannot be used, or no disk.
+    pub fn gather(input: &Input) -> Result<Self, Error> {
+        let mut values = Values::gather(input)?;
+        let source = values.source(&input.environment)?;
+        values.ask_environment_of(source.dialect, &input.environment);
+        values.default_signature();
+        let disk = values.writer().staging;
+        let directory = disk.dir.ok_or_else(|| {
+            Error::Conflict(
+                "without a mount it has to be said which disk: add --spill-dir with the directory that mounts of the bucket read from"
+                    .into(),
+            )
+        })?;
+        Ok(Self {
+            store: values.store(&source)?,
+            reader: reader::Options { mode: ReadMode::Cached, ..values.reader() },
+            budget: budget::Options { memory_limit: values.size("memory-limit") },
+            // What is asked for lies below the bucket, file or directory.
+            vfs: vfs::Options { prefix: String::new(), ..values.vfs(&source) },
+            directory,
+            bounds: Bounds { max: disk.max, ensure_free: disk.ensure_free, free_ratio: disk.free_ratio },
+            source,
+        })
     }
 }
 

@@ -47,6 +47,8 @@ struct Reader {
     stream: Option<StreamId>,
     left: Option<Left>,
     comes_back: bool,
+    /// Its handle was closed: it only stays for what it left.
+    closed: bool,
     /// Start of its latest read, and when that was.
     at: u64,
     last_read: Instant,
@@ -119,6 +121,7 @@ impl Jumps {
                 gone.extend(reader.left.take().map(|left| left.stream));
             }
         }
+        self.readers.retain(|reader| !reader.closed || reader.left.is_some());
         // Somebody else may be reading it.
         gone.retain(|stream| !self.is_read(*stream));
         gone
@@ -135,12 +138,19 @@ impl Jumps {
         self.readers.iter().any(|reader| reader.left.is_some())
     }
 
-    /// A handle was closed: its readers are gone.
-    pub fn on_close(&mut self, handle: u64) -> Vec<StreamId> {
-        let (closed, open) = std::mem::take(&mut self.readers).into_iter().partition(|reader| reader.id.handle == handle);
-        self.readers = open;
-        let streams = Vec::<Reader>::into_iter(closed).flat_map(|reader| [reader.stream, reader.left.map(|left| left.stream)]);
-        streams.flatten().filter(|stream| !self.is_read(*stream)).collect()
+    /// A handle was closed: its readers are gone. The streams that they read are left for good when nobody goes on with them for a
+    /// while: programs read the head of a file, open it once more to map it, and close the first handle. Those that they had left
+    /// already are returned.
+    pub fn on_close(&mut self, handle: u64, now: Instant) -> Vec<StreamId> {
+        let mut gone = Vec::new();
+        for reader in self.readers.iter_mut().filter(|reader| reader.id.handle == handle) {
+            (reader.closed, reader.comes_back) = (true, true);
+            let left = reader.stream.take().map(|stream| Left { stream, since: now, isolated: 0, instead: (stream, 0) });
+            gone.extend(std::mem::replace(&mut reader.left, left).map(|left| left.stream));
+        }
+        self.readers.retain(|reader| !reader.closed || reader.left.is_some());
+        gone.retain(|stream| !self.is_read(*stream));
+        gone
     }
 
     fn reader(&mut self, id: ReaderId, now: Instant) -> &mut Reader {
@@ -152,7 +162,7 @@ impl Jumps {
             let index = oldest.map(|(index, _)| index).expect("the table is full, hence not empty");
             self.readers.swap_remove(index);
         }
-        self.readers.push(Reader { id, stream: None, left: None, comes_back: false, at: 0, last_read: now, last_use: 0 });
+        self.readers.push(Reader { id, stream: None, left: None, comes_back: false, closed: false, at: 0, last_read: now, last_use: 0 });
         self.readers.last_mut().expect("it was just pushed")
     }
 }
@@ -221,10 +231,22 @@ mod tests {
     }
 
     #[test]
-    fn closing_a_handle_leaves_its_streams() {
+    fn closing_a_handle_leaves_its_streams_unless_somebody_goes_on_with_them() {
         let (mut jumps, now) = (Jumps::default(), Instant::now());
+        let another = ReaderId { handle: 2, thread: 100 };
         jumps.on_read(ME, 0, sequential(1), now);
-        jumps.on_read(ReaderId { handle: 2, thread: 100 }, 0, sequential(2), now);
-        assert_eq!(jumps.on_close(1), [1]);
+        jumps.on_read(OTHER, 0, sequential(2), now);
+        jumps.on_read(OTHER, 0, Pattern::Isolated, now);
+        jumps.on_read(another, 0, sequential(3), now);
+        assert_eq!(jumps.on_close(1, now), [2], "it was left already");
+        assert_eq!(jumps.on_time(now + AWAY), Vec::<StreamId>::new());
+        assert!(jumps.somebody_is_away());
+        assert_eq!(jumps.on_time(now + AWAY_INTERLEAVED), [1]);
+        assert!(!jumps.somebody_is_away());
+        // Read on through another handle.
+        jumps.on_read(another, 0, sequential(4), now);
+        jumps.on_read(ReaderId { handle: 3, thread: 100 }, 0, sequential(4), now);
+        jumps.on_close(2, now);
+        assert!(!jumps.on_time(now + AWAY_INTERLEAVED).contains(&4));
     }
 }

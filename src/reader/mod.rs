@@ -2,7 +2,7 @@
 //!
 //! [`Reader`] is one per process, [`ObjectHandle`] one per open file. A read goes down in two steps: [`begin`]
 //! (synchronous, a few microseconds: finds or starts the extents) and, when bytes are still on their way, [`finish`].
-//! What decides is pure (`streams`, `jumps`, `window`, `plan`); `object` holds the state, `fetch` acts.
+//! What decides is pure (`streams`, `jumps`, `strides`, `promotion`, `window`, `plan`); `object` holds the state, `fetch` acts.
 //!
 //! Invariant: a handle reads the one version it was opened with.
 //!
@@ -18,6 +18,7 @@ mod object;
 mod options;
 mod pace;
 mod plan;
+mod promotion;
 mod streams;
 mod strides;
 mod warm;
@@ -59,6 +60,9 @@ const BUDGET_PER_GET: usize = 8 << 20;
 
 /// A stream that was read within this time has a share of the memory.
 const ACTIVE: Duration = Duration::from_secs(2);
+
+/// An object that takes at most one part in so many of the memory may be there as a whole.
+const WHOLE_OF: usize = 4;
 
 /// How long a count of the active streams is believed.
 const COUNT_EVERY: Duration = Duration::from_millis(50);
@@ -254,7 +258,7 @@ impl Shared {
             *self.active.lock() = (now, streams);
         }
         let share = (self.budget.limit() as u64 / 4 * 3) / streams.max(1) as u64;
-        Limits { share, link: self.pace.lock().link(now, streams) }
+        Limits { share, whole: (self.budget.limit() / WHOLE_OF) as u64, link: self.pace.lock().link(now, streams) }
     }
 
     /// Frees at least `need` bytes if that much can be spared: isolated pieces first, then what lies behind streams,
@@ -265,7 +269,7 @@ impl Shared {
             return;
         }
         let objects = self.open_objects();
-        let mut spares = spares(&objects, |spare| spare.extent.windowed);
+        let mut spares = spares(&objects, |spare| spare.windowed);
         spares.sort_by_key(|(_, spare)| std::cmp::Reverse(spare.distance.unwrap_or(u64::MAX)));
         self.let_go(&spares, need - freed);
     }
@@ -274,7 +278,7 @@ impl Shared {
     /// much at a time, so that a full budget is not searched for every piece.
     fn reclaim_pieces(&self) -> usize {
         let objects = self.open_objects();
-        let mut spares = spares(&objects, |spare| !spare.extent.windowed);
+        let mut spares = spares(&objects, |spare| !spare.windowed);
         // Looked at once each: reads go on meanwhile and move it.
         spares.sort_by_cached_key(|(_, spare)| spare.extent.last_use());
         self.let_go(&spares, self.budget.limit() / 16)

@@ -19,10 +19,11 @@ use super::extent::Extent;
 use super::jumps::{Jumps, ReaderId};
 use super::pace::Link;
 use super::plan::{self, Reach};
+use super::promotion::Promotion;
 use super::streams::{Pattern, StreamId, StreamTable, TABLE_SIZE};
 use super::strides::{Guess, Strides};
 use super::window::Window;
-use super::{Options, ReadError};
+use super::{Options, PrefetchChunks, ReadError};
 
 /// Rest of a body that is worth reading to keep the connection.
 const DRAIN_BYTES: usize = 64 << 10;
@@ -48,6 +49,11 @@ struct State {
     windows: Vec<Running>,
     jumps: Jumps,
     strides: Strides,
+    promotion: Promotion,
+    /// What is under way of it.
+    promoted: Vec<Arc<Extent>>,
+    /// It takes so little of the memory that all of it may stay.
+    fits: bool,
     handles: usize,
     /// When the last handle was closed, or when it was made.
     closed: Option<Instant>,
@@ -57,6 +63,15 @@ struct State {
 struct Held {
     extent: Arc<Extent>,
     fetch: AbortHandle,
+    /// It was fetched for a window that is gone, and stays until memory is needed.
+    stays: bool,
+}
+
+impl Held {
+    /// Goes when no window wants it.
+    fn is_windowed(&self) -> bool {
+        self.extent.windowed && !self.stays
+    }
 }
 
 /// The window of a sequential stream.
@@ -75,6 +90,8 @@ struct Running {
 pub(super) struct Limits {
     /// The stream's part of the memory.
     pub share: u64,
+    /// The largest object of which all may be in memory.
+    pub whole: u64,
     pub link: Link,
 }
 
@@ -101,6 +118,8 @@ pub(super) struct Planned {
 /// Something that can be let go, for the reader to choose from when memory is short.
 pub(super) struct Spare {
     pub extent: Arc<Extent>,
+    /// It belongs to a window.
+    pub windowed: bool,
     /// Bytes between it and the stream that wants it; none when no stream does.
     pub distance: Option<u64>,
 }
@@ -135,16 +154,18 @@ impl Object {
         state.handles -= 1;
         if state.handles > 0 {
             state.strides.on_close(handle);
-            let left = state.jumps.on_close(handle);
-            return Closed { cancelled: state.abandon(&left, options), is_empty: false };
+            let left = state.jumps.on_close(handle, Instant::now());
+            return Closed { cancelled: state.abandon(&left, true, options), is_empty: false };
         }
         state.streams.clear();
         state.windows.clear();
         state.jumps = Jumps::default();
         state.strides = Strides::default();
+        state.promotion = Promotion::default();
+        state.promoted.clear();
         state.closed = Some(Instant::now());
-        let goes = state.extents.values().map(|held| &held.extent).filter(|extent| extent.windowed || extent.missing_bytes() > 0);
-        let goes = goes.map(|extent| extent.range.start).collect();
+        let goes = state.extents.values().filter(|held| held.is_windowed() || held.extent.missing_bytes() > 0);
+        let goes = goes.map(|held| held.extent.range.start).collect();
         Closed { cancelled: state.let_go(goes), is_empty: state.extents.is_empty() }
     }
 
@@ -168,6 +189,7 @@ impl Object {
         let chunk = options.chunk_size.as_u64();
         let backward = chunk * u64::from(options.backward_chunks);
         let mut state = self.state.lock();
+        state.fits = self.size <= limits.whole;
         let capacity = TABLE_SIZE.max(2 * state.handles);
         let observed = state.streams.on_read(read, backward, capacity);
         let mut ended: Vec<StreamId> = observed.ended.into_iter().collect();
@@ -175,12 +197,19 @@ impl Object {
         if state.jumps.somebody_is_away() {
             ended.extend(state.jumps.on_time(now));
         }
-        let mut cancelled = if ended.is_empty() { 0 } else { state.abandon(&ended, options) };
+        let mut cancelled = if ended.is_empty() { 0 } else { state.abandon(&ended, true, options) };
         let mut new_stream = false;
         let mut guess = Guess::default();
         let (want, unit, stream) = match observed.pattern {
             Pattern::Isolated => {
                 guess = state.strides.on_read(who, read, chunk, self.size);
+                // Whoever has a habit is served by that.
+                if state.fits && guess.reads.is_empty() && guess.chunks.is_none() && options.prefetch_chunks != PrefetchChunks::Fixed(0) {
+                    let decided = state.promotion.on_read(now, read.start / chunk, self.size.div_ceil(chunk), guess.backward);
+                    if decided {
+                        tracing::debug!(key = %self.key, "it is read at random all over: fetching all of it");
+                    }
+                }
                 (self.isolated(&state, read, chunk), chunk, None)
             }
             Pattern::Sequential { stream, moved } => {
@@ -200,6 +229,9 @@ impl Object {
                 break;
             }
             short_bytes = state.fetch_missing(&range, read, chunk, false, fetches);
+        }
+        if state.promotion.is_under_way() && short_bytes == 0 {
+            state.promote(self.size, chunk, fetches);
         }
         let extents = state.covering(read, fetches.stamp());
         (Planned { extents, short_bytes, new_stream }, cancelled)
@@ -228,11 +260,12 @@ impl Object {
     /// What could be let go without disturbing a reader that waits.
     pub fn spares(&self) -> Vec<Spare> {
         let state = self.state.lock();
-        let idle = state.extents.values().map(|held| &held.extent).filter(|extent| !extent.is_wanted());
-        let spare = |extent: &Arc<Extent>| {
+        let idle = state.extents.values().filter(|held| !held.extent.is_wanted());
+        let spare = |held: &Held| {
+            let (extent, windowed) = (&held.extent, held.is_windowed());
             let ahead = state.windows.iter().filter(|running| running.at < extent.range.end);
-            let distance = extent.windowed.then(|| ahead.map(|running| extent.range.start.saturating_sub(running.at)).min()).flatten();
-            Spare { extent: Arc::clone(extent), distance }
+            let distance = windowed.then(|| ahead.map(|running| extent.range.start.saturating_sub(running.at)).min()).flatten();
+            Spare { extent: Arc::clone(extent), windowed, distance }
         };
         idle.map(spare).collect()
     }
@@ -245,9 +278,11 @@ impl Object {
     /// Ends the streams whose readers went away or that nobody read for `idle`.
     pub fn on_time(&self, now: Instant, idle: Duration, options: &Options) -> usize {
         let mut state = self.state.lock();
-        let mut gone = state.jumps.on_time(now);
-        gone.extend(state.windows.iter().filter(|running| now.duration_since(running.last_read) >= idle).map(|running| running.stream));
-        if gone.is_empty() { 0 } else { state.abandon(&gone, options) }
+        let left = state.jumps.on_time(now);
+        let cancelled = if left.is_empty() { 0 } else { state.abandon(&left, true, options) };
+        let forgotten = state.windows.iter().filter(|running| now.duration_since(running.last_read) >= idle).map(|running| running.stream);
+        let forgotten: Vec<_> = forgotten.collect();
+        cancelled + if forgotten.is_empty() { 0 } else { state.abandon(&forgotten, false, options) }
     }
 
     /// Lets reads go on that were parked before `since`.
@@ -343,10 +378,25 @@ impl State {
         0
     }
 
-    fn start(&mut self, range: Range<u64>, windowed: bool, lease: Option<Lease>, fetches: &impl Fetches) {
+    /// Goes on with fetching all of the object, as far as there is memory that nobody else has.
+    fn promote(&mut self, size: u64, chunk: u64, fetches: &impl Fetches) {
+        self.promoted.retain(|extent| extent.missing_bytes() > 0 && extent.failure().is_none());
+        while let Some(next) = self.promotion.poll_next(self.promoted.len()) {
+            let whole = next * chunk..((next + 1) * chunk).min(size);
+            for gap in plan::missing(self.held(&whole), &whole, chunk) {
+                let Some(lease) = fetches.memory((gap.end - gap.start) as usize) else { return self.promotion.on_short() };
+                let extent = self.start(gap, false, Some(lease), fetches);
+                self.promoted.push(extent);
+            }
+            self.promotion.on_started();
+        }
+    }
+
+    fn start(&mut self, range: Range<u64>, windowed: bool, lease: Option<Lease>, fetches: &impl Fetches) -> Arc<Extent> {
         let extent = Arc::new(Extent::new(range, windowed));
         let fetch = fetches.start(&extent, lease);
-        self.extents.insert(extent.range.start, Held { extent, fetch });
+        self.extents.insert(extent.range.start, Held { extent: Arc::clone(&extent), fetch, stays: false });
+        extent
     }
 
     fn covering(&self, read: &Range<u64>, stamp: u64) -> Vec<Arc<Extent>> {
@@ -354,12 +404,21 @@ impl State {
         extents.inspect(|extent| extent.touch(stamp)).cloned().collect()
     }
 
-    /// Forgets `streams` and lets go of what only they wanted.
-    fn abandon(&mut self, streams: &[StreamId], options: &Options) -> usize {
+    /// Forgets `streams` and lets go of what only they wanted. Who `may_come_back` finds what was fetched of an object that fits.
+    fn abandon(&mut self, streams: &[StreamId], may_come_back: bool, options: &Options) -> usize {
         self.streams.remove(streams);
         let before = self.windows.len();
         self.windows.retain(|running| !streams.contains(&running.stream));
-        if self.windows.len() == before { 0 } else { self.sweep(options) }
+        if self.windows.len() == before {
+            return 0;
+        }
+        if may_come_back && self.fits {
+            // As one does who reads a header, an index at the end and then the rest.
+            for held in self.extents.values_mut().filter(|held| held.extent.missing_bytes() == 0) {
+                held.stays = true;
+            }
+        }
+        self.sweep(options)
     }
 
     /// Lets go of the extents that lie in no stream's window.
@@ -374,8 +433,8 @@ impl State {
         };
         let kept: Vec<Range<u64>> = streams.chain(readers).map(window).collect();
         let wanted = |range: &Range<u64>| kept.iter().any(|keep| keep.start < range.end && range.start < keep.end);
-        let outside = self.extents.values().map(|held| &held.extent).filter(|extent| extent.windowed && !wanted(&extent.range));
-        let starts = outside.map(|extent| extent.range.start).collect();
+        let outside = self.extents.values().filter(|held| held.is_windowed() && !wanted(&held.extent.range));
+        let starts = outside.map(|held| held.extent.range.start).collect();
         self.let_go(starts)
     }
 

@@ -50,6 +50,8 @@ pub(super) struct Guess {
     pub reads: Vec<Range<u64>>,
     /// Whole chunks: the one that is being read and those after it.
     pub chunks: Option<Range<u64>>,
+    /// The read lies before the one that was made before it.
+    pub backward: bool,
 }
 
 impl Strides {
@@ -59,7 +61,8 @@ impl Strides {
         let uses = self.uses;
         let habit = self.habit(id, read, chunk);
         habit.last_use = uses;
-        Guess { reads: habit.stride(read, size), chunks: habit.walk(read, chunk, size) }
+        let backward = read.start < habit.at;
+        Guess { reads: habit.stride(read, size), chunks: habit.walk(read, chunk, size), backward }
     }
 
     /// A handle was closed: its readers are gone.
@@ -177,7 +180,8 @@ mod tests {
         let mut strides = Strides::default();
         for n in 0..1000 {
             assert_eq!(read(&mut strides, ME, 5 * LEN), Guess::default());
-            assert_eq!(read(&mut strides, OTHER, (n * n * 7919 % 8000) * LEN), Guess::default());
+            let guess = read(&mut strides, OTHER, (n * n * 7919 % 8000) * LEN);
+            assert_eq!(guess, Guess { backward: guess.backward, ..Guess::default() });
         }
     }
 

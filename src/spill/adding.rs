@@ -49,13 +49,16 @@ impl Engine {
             other => other?,
         };
         let Turn::Locked(locked) = entry.lock_made(&self.layout)? else { return Ok(()) };
-        let missing = runs(pieces, &locked.pair.sums(entry.header(), pieces)?);
-        let written = write_runs(entry, &locked, pieces, bytes, &missing, &mut added.kept);
-        // Some file systems count blocks when they write them back: what we know is the least.
-        let old = locked.pair.charge()?;
-        let charge = room.charged(old, locked.due()?.max(old.bytes + added.kept))?;
+        let sums = locked.pair.sums(entry.header(), pieces)?;
+        let missed: u64 = runs(pieces, &sums).iter().map(|run| run_bytes(entry, run).end - run_bytes(entry, run).start).sum();
+        // Others may have added some of it meanwhile. What was evicted meanwhile has no room.
+        let has_room = |piece| missing.iter().any(|run| run.contains(&piece));
+        let sums: Vec<_> = pieces.clone().zip(sums).map(|(piece, sum)| if has_room(piece) { sum } else { sum.or(Some(0)) }).collect();
+        let written = write_runs(entry, &locked, pieces, bytes, &runs(pieces, &sums), &mut added.kept);
+        let kept = locked.pair.kept_bytes()? + added.kept.next_multiple_of(self.block_bytes);
+        let charge = room.charged(locked.pair.charge()?, locked.due(kept)?)?;
         locked.pair.set_charge(charge)?;
-        let missed: u64 = missing.iter().map(|run| run_bytes(entry, run).end - run_bytes(entry, run).start).sum();
+        locked.pair.set_kept_bytes(kept)?;
         added.present = bytes.len() as u64 - missed;
         if added.kept > 0 {
             let id = ChunkId { name: entry.name(), chunk: (pieces.start / CHUNK_PIECES) as u32 };

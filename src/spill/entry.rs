@@ -240,20 +240,31 @@ pub(super) enum Removed {
 }
 
 impl Locked<'_> {
-    /// What the ledger is to be charged for the files as they are.
-    pub fn due(&self) -> io::Result<u64> {
-        let bytes = self.pair.disk_bytes()?;
-        Ok(if bytes <= INLINE_BYTES { bytes } else { bytes + 4096 * (1 + bytes / BYTES_PER_EXTENT_BLOCK) })
+    /// What the ledger is to be charged for pieces that take `kept` bytes. From st_blocks it would be wrong: while data is written back,
+    /// ext4 counts some of it twice or not at all, and others count what they wrote later.
+    pub fn due(&self, kept: u64) -> io::Result<u64> {
+        let map = files::disk_bytes(&self.pair.map.metadata()?).max(4096);
+        let extents = if kept <= INLINE_BYTES { 0 } else { 4096 * (1 + kept / BYTES_PER_EXTENT_BLOCK) };
+        Ok(kept + map + extents)
     }
 
-    /// Sets the ledger right after a change, and says how many bytes are free now that were not.
-    pub fn recharge(&self, ledger: &Ledger) -> io::Result<u64> {
-        let (old, due) = (self.pair.charge()?, self.due()?);
+    /// Sets the ledger right after a change to `kept` bytes of pieces, and says how many bytes are free now that were not.
+    pub fn recharge(&self, ledger: &Ledger, kept: u64) -> io::Result<u64> {
+        let (old, due) = (self.pair.charge()?, self.due(kept)?);
+        self.pair.set_kept_bytes(kept)?;
         let new = ledger.change(|account| account.recharge(old, due))?;
         if new != old {
             self.pair.set_charge(new)?;
         }
         Ok(old.bytes.saturating_sub(due))
+    }
+
+    /// The bytes of the pieces of a chunk.
+    pub fn kept_in(&self, chunk: u64) -> io::Result<u64> {
+        let pieces = self.entry.pieces_of(chunk);
+        let sums = self.pair.sums(self.entry.header(), &pieces)?;
+        let kept = pieces.zip(sums).filter(|(_, sum)| sum.is_some());
+        Ok(kept.map(|(piece, _)| self.entry.header().piece_len(piece) as u64).sum())
     }
 
     /// Takes the data for a change that its holders would see; false: somebody holds it.

@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
-use super::format::{CHARGE_AT, CHARGE_BYTES, Header, Name, SLOT_BYTES};
+use super::format::{CHARGE_AT, Header, Name, SLOT_BYTES};
 use super::ledger::Charge;
 
 pub(super) const DATA: &str = "data";
 pub(super) const MAP: &str = "map";
+/// Behind the charge.
+const KEPT_AT: u64 = CHARGE_AT + 16;
 
 /// The places below one directory.
 #[derive(Clone, Debug)]
@@ -162,11 +164,6 @@ impl Pair {
         Ok(self.map.metadata()?.nlink() > 0 && data.nlink() > 0 && data.len() == size)
     }
 
-    /// What both take of the disk.
-    pub fn disk_bytes(&self) -> io::Result<u64> {
-        Ok(disk_bytes(&self.data.metadata()?) + disk_bytes(&self.map.metadata()?))
-    }
-
     /// The checksums of `pieces`.
     pub fn sums(&self, header: &Header, pieces: &Range<u64>) -> io::Result<Vec<Option<u64>>> {
         let mut slots = vec![0; ((pieces.end - pieces.start) * SLOT_BYTES) as usize];
@@ -201,6 +198,17 @@ impl Pair {
     pub fn set_charge(&self, charge: Charge) -> io::Result<()> {
         write_charge(&self.map, charge)
     }
+
+    /// What the pieces take of the disk.
+    pub fn kept_bytes(&self) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        self.map.read_exact_at(&mut bytes, KEPT_AT)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    pub fn set_kept_bytes(&self, bytes: u64) -> io::Result<()> {
+        self.map.write_all_at(&bytes.to_le_bytes(), KEPT_AT)
+    }
 }
 
 fn make(path: &Path) -> io::Result<File> {
@@ -218,7 +226,7 @@ pub(super) fn read_header(map: &File) -> io::Result<Option<Header>> {
 }
 
 pub(super) fn read_charge(map: &File) -> io::Result<Charge> {
-    let mut bytes = [0; CHARGE_BYTES];
+    let mut bytes = [0; 16];
     map.read_exact_at(&mut bytes, CHARGE_AT)?;
     let (bytes, epoch) = bytes.split_at(8);
     let number = |eight: &[u8]| u64::from_le_bytes(eight.try_into().expect("eight bytes"));

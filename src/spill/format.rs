@@ -17,10 +17,11 @@ const MAGIC: &[u8; 8] = b"spill 01";
 /// Magic, length of the header with its checksum, size of the object.
 const LENGTH_AT: usize = 8;
 const SIZE_AT: usize = 16;
-/// What the ledger was charged for this object. It changes, so the header's checksum does not cover it.
+/// What the ledger was charged for this object, in which count, and the bytes of its pieces. They change, so the header's checksum does not
+/// cover them.
 pub(super) const CHARGE_AT: u64 = 24;
-pub(super) const CHARGE_BYTES: usize = 16;
-const TEXTS_AT: usize = 40;
+pub(super) const CHARGE_BYTES: usize = 24;
+const TEXTS_AT: usize = 48;
 /// A key has at most 1024 bytes, the rest is short: what claims more is not ours.
 const LONGEST: usize = 16 << 10;
 pub(super) const SLOT_BYTES: u64 = 16;
@@ -133,6 +134,23 @@ impl Header {
         self.bytes[TEXTS_AT..self.etag_at] == other.bytes[TEXTS_AT..other.etag_at]
     }
 
+    /// Whether it is of an object in the same bucket whose key begins with that of `prefix`.
+    pub fn is_below(&self, prefix: &Self) -> bool {
+        let (Some(own), Some(wanted)) = (self.place(), prefix.place()) else { return false };
+        own[..2] == wanted[..2] && own[2].starts_with(wanted[2])
+    }
+
+    /// Endpoint, bucket and key.
+    fn place(&self) -> Option<[&[u8]; 3]> {
+        let (mut texts, mut at) = ([&b""[..]; 3], TEXTS_AT);
+        for text in &mut texts {
+            let len = usize::try_from(number(&self.bytes, at)?).ok()?;
+            *text = self.bytes.get(at + 8..(at + 8).checked_add(len)?)?;
+            at += 8 + len;
+        }
+        Some(texts)
+    }
+
     /// The length of the object.
     pub fn size(&self) -> u64 {
         self.size
@@ -219,7 +237,7 @@ mod tests {
     #[test]
     fn a_header_with_any_other_byte_is_none() {
         let written = header("bucket", "a/key");
-        for at in (0..written.bytes().len()).filter(|at| !(24..40).contains(at)) {
+        for at in (0..written.bytes().len()).filter(|at| !(24..48).contains(at)) {
             let mut bytes = written.bytes().to_vec();
             bytes[at] ^= 0x20;
             assert_eq!(Header::parse(&bytes), None, "{at}");

@@ -65,6 +65,9 @@ impl fmt::Debug for Guard {
 /// Victims are chunks of a few MiB and others take the room meanwhile: tries before a reservation is refused.
 const TRIES: usize = 16;
 
+/// One part in so many of what is there may still be allocated for blocks of extents: one block for 16 MiB and some more.
+const UNSEEN_SHARE: u64 = 1024;
+
 impl Guard {
     /// For a directory that no other process uses. Nothing is reserved yet.
     pub fn new(bounds: Bounds) -> Self {
@@ -115,7 +118,9 @@ impl Guard {
             }
             // Under the lock, so that two reservations do not both count on the same free bytes. It is a call of microseconds.
             let disk = Disk::of(directory)?;
-            let admitted = self.bounds.admit(account.used() + self.base, account.pending, disk, bytes);
+            // Blocks of extents are allocated when data is written back: statvfs does not know of them, and what we charge does.
+            let unseen = if self.base == 0 { 0 } else { self.base + account.used() / UNSEEN_SHARE };
+            let admitted = self.bounds.admit(account.used() + self.base, account.pending + unseen, disk, bytes);
             if admitted.is_ok() {
                 *field(account, purpose) += bytes;
                 account.pending += bytes;

@@ -164,7 +164,17 @@ impl SpillObject {
             return Ok(());
         }
         self.engine.count_damaged(&self.engine.layout.file(entry.name(), DATA));
-        locked.pair.clear_slots(entry.header(), &(piece..piece + 1))
+        locked.pair.clear_slots(entry.header(), &(piece..piece + 1))?;
+        if locked.take_data()? {
+            let start = piece * PIECE_BYTES;
+            let punched = locked.pair.punch(&(start..start + bytes.len() as u64));
+            locked.let_data_go();
+            let gone = (bytes.len() as u64).next_multiple_of(self.engine.block_bytes);
+            if punched.is_ok() {
+                locked.recharge(&self.engine.ledger, locked.pair.kept_bytes()?.saturating_sub(gone))?;
+            }
+        }
+        Ok(())
     }
 
     /// Keeps the whole pieces among `bytes`, which are those of the object from `offset` on. The last piece is whole at the end of the object.

@@ -94,6 +94,7 @@ impl Engine {
         if !locked.take_data()? {
             return Ok(Evicted::Held);
         }
+        let (before, gone) = (locked.pair.kept_bytes()?, locked.kept_in(chunk)?.next_multiple_of(self.block_bytes));
         // The slots first, so that nobody takes a hole for damage.
         let punched = locked
             .pair
@@ -102,7 +103,7 @@ impl Engine {
             .and_then(|punched| Ok(punched && !locked.is_empty()?));
         locked.let_data_go();
         if punched? {
-            return Ok(Evicted::Freed(locked.recharge(&self.ledger)?));
+            return Ok(Evicted::Freed(locked.recharge(&self.ledger, before.saturating_sub(gone))?));
         }
         // Nothing is left of it, or the file system knows no holes.
         match self.remove(&entry, locked)? {

@@ -140,12 +140,17 @@ impl Engine {
             return Ok(false);
         }
         let named: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
-        if files::disk_bytes(&locked.pair.data.metadata()?) > named + STRAY_BYTES && locked.take_data()? {
-            let punched = punch_strays(&entry, &locked);
-            locked.let_data_go();
-            punched?;
+        let mut kept = named.next_multiple_of(self.block_bytes);
+        let taken = files::disk_bytes(&locked.pair.data.metadata()?);
+        if taken > named + STRAY_BYTES {
+            let punched = locked.take_data()? && {
+                let punched = punch_strays(&entry, &locked);
+                locked.let_data_go();
+                punched.is_ok()
+            };
+            kept = if punched { kept } else { taken };
         }
-        locked.recharge(&self.ledger)?;
+        locked.recharge(&self.ledger, kept)?;
         drop(locked);
         let mut index = self.index.lock();
         for (chunk, bytes) in weights {
@@ -164,10 +169,7 @@ fn remove_foreign(path: &Path, is_directory: bool) -> io::Result<()> {
 fn weights(entry: &Entry, locked: &Locked<'_>) -> io::Result<Vec<(u64, u64)>> {
     let mut weights = Vec::new();
     for chunk in entry.mapped_chunks(&locked.pair)? {
-        let pieces = entry.pieces_of(chunk);
-        let sums = locked.pair.sums(entry.header(), &pieces)?;
-        let kept = pieces.zip(sums).filter(|(_, sum)| sum.is_some());
-        let bytes: u64 = kept.map(|(piece, _)| entry.header().piece_len(piece) as u64).sum();
+        let bytes = locked.kept_in(chunk)?;
         if bytes > 0 {
             weights.push((chunk, bytes));
         }

@@ -75,6 +75,11 @@ impl DirPage {
         self.entries.is_none() && self.offset >= DOTS
     }
 
+    /// The entries as they were listed.
+    pub(super) fn into_slice(self) -> Option<Slice> {
+        self.entries
+    }
+
     /// Gives entries to `add` until it says that it took no more (true, as fuser's `add` does for the one that did
     /// not fit).
     pub fn fill(&self, mut add: impl FnMut(DirItem<'_>) -> bool) {

@@ -52,14 +52,7 @@ impl Names {
         if node.kind() != Kind::Directory {
             return Err(Error::NotADirectory);
         }
-        Ok(DirHandle {
-            names: self.clone(),
-            ino,
-            parent: node.parent,
-            key: node.key,
-            source: Mutex::default(),
-            tail: Mutex::new(Tail::Names(Vec::new())),
-        })
+        Ok(DirHandle::new(self, ino, node.parent, node.key))
     }
 
     /// The listing of a directory if it is believed, else the walk that another handle has begun, else a new walk.
@@ -86,6 +79,11 @@ impl Names {
 }
 
 impl DirHandle {
+    /// A handle of the directory `key`, which the kernel knows as `ino`.
+    pub(super) fn new(names: &Arc<Names>, ino: Inode, parent: Inode, key: Key) -> Self {
+        Self { names: names.clone(), ino, parent, key, source: Mutex::default(), tail: Mutex::new(Tail::Names(Vec::new())) }
+    }
+
     /// The entries from `offset` on: 0 is the start, then what an entry named as its own. At least one, unless the
     /// directory ends there. Reading from 0 again begins anew, as rewinddir(3) asks for.
     ///

@@ -12,11 +12,10 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
-use super::attr::{Attr, Entry};
+use super::attr::Entry;
 use super::drafts::{Beginning, Draft};
 use super::fact::What;
 use super::files::{Files, HandleId, Opened};
-use super::listing::FileFacts;
 use super::lookup::Names;
 use super::own::NewAttributes;
 use super::{Error, Inode, Result};
@@ -34,7 +33,7 @@ pub struct Edits {
     pub(super) files: Arc<Files>,
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) writer: Writer,
-    open: RwLock<HashMap<HandleId, Arc<EditHandle>>>,
+    pub(super) open: RwLock<HashMap<HandleId, Arc<EditHandle>>>,
     /// How many handles may write to an inode.
     writers: Mutex<HashMap<Inode, usize>>,
     /// The mount is about to end: nothing new may be written.
@@ -67,7 +66,7 @@ pub(super) struct EditHandle {
     pub ino: Inode,
     pub may_write: bool,
     /// The version that was there when it was opened, unless that was being written already.
-    version: Option<ObjectMeta>,
+    pub version: Option<ObjectMeta>,
     draft: Mutex<Option<Arc<Draft>>>,
     /// The thread that opened it and the one that wrote last: a close by another process is no end of writing.
     opened_by: u32,
@@ -400,34 +399,6 @@ impl Edits {
         // What was read so far may be of an older version; what is edited is what is there now.
         let content = self.writer.edit(details.meta.clone(), details.headers);
         Ok(self.names.drafts.insert(Draft::new(ino, meta.key, content, Beginning::Edit, Some(details.meta))))
-    }
-
-    /// The draft of `ino`, whose name this mount has removed: nobody will see what is written but those who have it open. What of `version`
-    /// is not in memory is gone with the object.
-    async fn begin_nameless(&self, ino: Inode, version: &ObjectMeta) -> Result<Arc<Draft>> {
-        if let Some(draft) = self.names.drafts.get(ino) {
-            return Ok(draft);
-        }
-        let content = self.writer.edit(version.clone(), Headers::default());
-        content.discard().await;
-        for (mut at, data) in self.files.in_memory(ino, &version.etag) {
-            for slice in data.slices() {
-                content.write(at, slice).await?;
-                at += slice.len() as u64;
-            }
-        }
-        Ok(self.names.drafts.insert(Draft::nameless(ino, content, version.clone())))
-    }
-
-    /// The attributes of a file that was removed, or replaced by a rename, while it is open for writing and before anything was written.
-    pub fn attributes_of_removed(&self, ino: Inode) -> Option<Attr> {
-        if !self.has_writers(ino) || !self.names.is_removed(ino) || self.names.is_being_written(ino) {
-            return None;
-        }
-        let open = self.open.read();
-        let version = open.values().filter(|edit| edit.ino == ino).find_map(|edit| edit.version.as_ref())?;
-        let attr = self.names.attr(ino, version.key.as_bytes(), &What::File(FileFacts::from(version)))?;
-        Some(Attr { nlink: 0, ..attr })
     }
 
     /// A draft of `ino` that begins empty.

@@ -105,7 +105,10 @@ impl Names {
     }
 
     /// The key, without the `/` of a directory, of names below the root of the mount.
-    fn path_at(&self, path: &[u8]) -> Result<Key> {
+    ///
+    /// # Errors
+    /// When it cannot be a path inside the mount.
+    pub fn path_at(&self, path: &[u8]) -> Result<Key> {
         let mut key = self.options.prefix.trim_end_matches('/').as_bytes().to_vec();
         for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
             check_name(name).map_err(|error| if matches!(error, Error::NotFound) { Error::Invalid } else { error })?;
@@ -148,7 +151,7 @@ impl Names {
         expired
     }
 
-    fn root_path(&self) -> &[u8] {
+    pub(super) fn root_path(&self) -> &[u8] {
         self.options.prefix.trim_end_matches('/').as_bytes()
     }
 }

@@ -221,8 +221,8 @@ impl Files {
     /// The bytes of `version` of `ino` that are in memory for those who have it open, with their places.
     pub(super) fn in_memory(&self, ino: Inode, version: &ETag) -> Vec<(u64, ReadData)> {
         let open: Vec<_> = self.open.read().values().filter(|file| file.ino == ino).cloned().collect();
-        let objects = open.iter().map(|file| Arc::clone(&file.version.lock().object));
-        let Some(object) = objects.filter(|object| object.etag() == version).next() else { return Vec::new() };
+        let mut objects = open.iter().map(|file| Arc::clone(&file.version.lock().object));
+        let Some(object) = objects.find(|object| object.etag() == version) else { return Vec::new() };
         let there = |range: std::ops::Range<u64>| {
             let data = object.begin(0, range.start, (range.end - range.start) as usize).ready()?;
             Some((range.start, data))

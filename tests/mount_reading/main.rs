@@ -6,6 +6,7 @@ mod bytes;
 mod support;
 
 mod faults;
+mod models;
 mod names;
 mod random;
 mod readers;
@@ -13,6 +14,7 @@ mod sequential;
 mod versions;
 
 fn main() -> std::process::ExitCode {
-    let trials = [sequential::trials(), random::trials(), readers::trials(), faults::trials(), versions::trials(), names::trials()];
-    support::mounts::run(trials.into_iter().flatten().collect())
+    let places = [sequential::trials(), random::trials(), models::trials()];
+    let trials = places.into_iter().chain([readers::trials(), faults::trials(), versions::trials(), names::trials()]);
+    support::mounts::run(trials.flatten().collect())
 }

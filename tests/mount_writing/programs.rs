@@ -24,7 +24,7 @@ pub fn trials() -> Vec<Trial> {
         trial_with(&["fsx"], "fsx_finds_every_byte_where_it_was_written", fsx),
         trial("editors_write_beside_and_rename_over", editor),
         trial_unless(|| vim_here().err(), "vim_edits_with_and_without_a_backup", vim),
-        trial_unless(|| python::with("pip").err(), "pip_installs_a_package_that_can_be_imported", pip),
+        trial_unless(|| python::lacks("pip"), "pip_installs_a_package_that_can_be_imported", pip),
     ]
 }
 
@@ -277,8 +277,8 @@ with zipfile.ZipFile(sys.argv[1], 'w', zipfile.ZIP_DEFLATED) as wheel:
 fn pip() {
     let (server, place) = (S3Server::start(), tempfile::tempdir().expect("a temporary directory can be made"));
     let wheel = place.path().join("windlass_probe-1.0-py3-none-any.whl");
-    python::run("zipfile", WHEEL, &[&wheel]);
-    let python = python::with("pip").expect("it was there a moment ago");
+    python::run(WHEEL, &[&wheel]);
+    let python = python::path();
     let mount = start(&server);
     let install = "install --quiet --disable-pip-version-check --no-index --no-deps --no-cache-dir";
     let command = format!("'{}' -m pip {install} --target site '{}'", python.display(), wheel.display());
@@ -287,7 +287,7 @@ fn pip() {
     sh(mount.path(), &command.replace("install ", "install --upgrade "));
     let import =
         "import sys; sys.path.insert(0, sys.argv[1]); import windlass_probe; print(windlass_probe.__file__, windlass_probe.answer())";
-    let imported = |mount: &Mount| python::run("sys", import, &[&mount.join("site")]);
+    let imported = |mount: &Mount| python::run(import, &[&mount.join("site")]);
     let expected = |mount: &Mount| format!("{} 300000", mount.join("site/windlass_probe/__init__.py").display());
     assert_eq!(imported(&mount), expected(&mount));
     assert_eq!(server.object("site/windlass_probe/data.bin").map(|content| content.len()), Some(300_000));

@@ -1,0 +1,220 @@
+//! What the read modes cost and bring: one object read front to back by `read(2)`, cold and again, direct, through the disk, half of it
+//! through the disk, and by the kernel alone, beside the file on the disk itself. All in one run, so that the ratios mean something on a
+//! machine that others use too. Needs /dev/fuse, and root for the kernel's part; says so when it has none.
+//!
+//! `cargo bench --bench modes [-- SIZE_MIB]`; with `--test` (as CI runs it) one short round.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::{Method, Request, Response, StatusCode};
+
+use support::{Mount, serve};
+
+const READ: usize = 1 << 20;
+/// The object is made of this over and over.
+const PATTERN: usize = 64 << 20;
+
+fn main() {
+    let short = std::env::args().any(|arg| arg == "--test");
+    let asked = std::env::args().filter_map(|arg| arg.parse::<u64>().ok()).next();
+    let (size, rounds) = if short { (64 << 20, 1) } else { (asked.unwrap_or(1024) << 20, 5) };
+    if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
+        println!("modes: not run, /dev/fuse: {error}");
+        return;
+    }
+    let store = Store::start(size);
+    let mut table: Vec<(&str, Vec<f64>)> = WAYS.iter().map(|way| (*way, Vec::new())).collect();
+    for _ in 0..rounds {
+        for ((_, rates), rate) in table.iter_mut().zip(round(&store, size)) {
+            rates.push(rate);
+        }
+    }
+    let median = |rates: &mut Vec<f64>| {
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    };
+    let direct = median(&mut table[0].1);
+    println!("{} MiB, {rounds} rounds, medians:", size >> 20);
+    for (way, rates) in &mut table {
+        let rate = median(rates);
+        println!("{way:<44} {:>7.0} MB/s {:>8.2} s  {:.2} of direct", rate / 1e6, size as f64 / rate, rate / direct);
+    }
+}
+
+const WAYS: [&str; 7] = [
+    "direct",
+    "cached, first read",
+    "cached, next mount, pages dropped",
+    "hybrid with half of it kept, first read",
+    "hybrid, next mount, pages dropped",
+    "cached, by the kernel alone, pages kept",
+    "the file on the disk itself, pages kept",
+];
+
+/// Bytes per second of each of the [`WAYS`].
+fn round(store: &Store, size: u64) -> [f64; 7] {
+    let half = format!("{}MiB", size >> 21);
+    let (cached, hybrid) = (tempfile::tempdir(), tempfile::tempdir());
+    let (cached, hybrid) = (cached.expect("there is room"), hybrid.expect("there is room"));
+    let in_cached = ["--read-mode", "cached", "--spill-dir", text(cached.path())];
+    let in_hybrid = ["--read-mode", "hybrid", "--hybrid-threshold", &half, "--spill-dir", text(hybrid.path())];
+    let direct = read(&store.mount(&[]).path().join("object"), size);
+    let first_cached = {
+        let mount = store.mount(&in_cached);
+        let rate = read(&mount.path().join("object"), size);
+        wait_for(|| held_bytes(cached.path()) >= size, "the disk has all of it");
+        rate
+    };
+    drop_pages();
+    let next_cached = read(&store.mount(&in_cached).path().join("object"), size);
+    let first_hybrid = {
+        let mount = store.mount(&in_hybrid);
+        let rate = read(&mount.path().join("object"), size);
+        wait_for(|| held_bytes(hybrid.path()) >= size / 2, "the disk has half of it");
+        rate
+    };
+    drop_pages();
+    let next_hybrid = read(&store.mount(&in_hybrid).path().join("object"), size);
+    let mount = store.mount(&in_cached);
+    let data = data_file(cached.path()).expect("it was written");
+    let by_kernel = read_by_kernel(&mount, store, size);
+    let file = read(&data, size);
+    [direct, first_cached, next_cached, first_hybrid, next_hybrid, by_kernel, file]
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary directories have plain names")
+}
+
+/// Reads all of `path`; bytes per second.
+fn read(path: &Path, size: u64) -> f64 {
+    let mut buffer = vec![0; READ];
+    let began = Instant::now();
+    let mut file = File::open(path).expect("it is there");
+    let mut bytes = 0;
+    loop {
+        match file.read(&mut buffer).expect("it can be read") {
+            0 => break,
+            n => bytes += n as u64,
+        }
+    }
+    assert_eq!(bytes, size);
+    bytes as f64 / began.elapsed().as_secs_f64()
+}
+
+/// Only root can; without it the second reads come from pages.
+fn drop_pages() {
+    let _ = Command::new("sync").status();
+    let _ = fs::write("/proc/sys/vm/drop_caches", "1");
+}
+
+fn wait_for(shows: impl Fn() -> bool, what: &str) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !shows() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(shows(), "not within a minute: {what}");
+}
+
+fn data_file(directory: &Path) -> Option<PathBuf> {
+    fs::read_dir(directory).ok()?.filter_map(Result::ok).map(|entry| entry.path()).find_map(|path| {
+        if path.is_dir() { data_file(&path) } else { path.extension().is_some_and(|ending| ending == "data").then_some(path) }
+    })
+}
+
+fn held_bytes(directory: &Path) -> u64 {
+    data_file(directory).and_then(|path| fs::metadata(path).ok()).map_or(0, |found| found.blocks() * 512)
+}
+
+/// A store with one object, which it makes up.
+struct Store {
+    port: u16,
+    sent: Arc<AtomicU64>,
+}
+
+impl Store {
+    fn start(size: u64) -> Self {
+        let sent = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&sent);
+        let pattern: Bytes = (0..PATTERN).map(|at| (at % 251) as u8).collect::<Vec<u8>>().into();
+        let port = serve(move |request| {
+            let answer = answer(&request, size, &pattern, &count);
+            async move { Ok(answer) }
+        });
+        Self { port, sent }
+    }
+
+    fn mount(&self, arguments: &[&str]) -> Mount {
+        Mount::start(self.port, arguments)
+    }
+}
+
+const ETAG: &str = "\"0123456789abcdef0123456789abcdef\"";
+const DATE: &str = "Sat, 01 Aug 2026 00:00:00 GMT";
+
+fn answer(request: &Request<Incoming>, size: u64, pattern: &Bytes, sent: &AtomicU64) -> Response<Full<Bytes>> {
+    let is_object = request.uri().path() == "/bench/object";
+    let begin = Response::builder().header("etag", ETAG).header("last-modified", DATE);
+    let made = match *request.method() {
+        Method::HEAD if is_object => begin.header("content-length", size).body(Full::default()),
+        Method::GET if is_object => {
+            let range = request.headers().get("range").and_then(|range| range.to_str().ok()).and_then(parse).unwrap_or((0, size - 1));
+            let from = (range.0 % PATTERN as u64) as usize;
+            let len = (range.1 - range.0 + 1) as usize;
+            // Chunks are aligned and the pattern is longer than any.
+            let body = pattern.slice(from..from + len);
+            sent.fetch_add(len as u64, Ordering::Relaxed);
+            let place = format!("bytes {}-{}/{size}", range.0, range.1);
+            begin.status(StatusCode::PARTIAL_CONTENT).header("content-range", place).body(Full::from(body))
+        }
+        Method::GET => Response::builder().body(Full::from(format!(
+            "<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>object</Key><Size>{size}</Size>\
+             <ETag>{ETAG}</ETag><LastModified>2026-08-01T00:00:00.000Z</LastModified></Contents></ListBucketResult>"
+        ))),
+        _ => Response::builder().status(StatusCode::NOT_FOUND).body(Full::default()),
+    };
+    made.expect("its parts are valid")
+}
+
+fn parse(range: &str) -> Option<(u64, u64)> {
+    let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
+    Some((first.parse().ok()?, last.parse().ok()?))
+}
+
+/// Reads until the daemon has nothing to do with it, and then once more.
+fn read_by_kernel(mount: &Mount, store: &Store, size: u64) -> f64 {
+    let (object, before) = (mount.path().join("object"), store.sent.load(Ordering::Relaxed));
+    for _ in 0..100 {
+        let file = File::open(&object).expect("it is there");
+        // What the kernel has in pages of the mount would not be asked for either.
+        let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        drop(file);
+        let answered = answered_bytes(mount);
+        read(&object, size);
+        if answered_bytes(mount) - answered < size / 2 {
+            let rate = read(&object, size);
+            assert_eq!(store.sent.load(Ordering::Relaxed), before, "the store was asked for what is on the disk");
+            return rate;
+        }
+    }
+    println!("modes: the kernel does not read by itself here (it takes Linux 6.9 and root)");
+    read(&object, size)
+}
+
+/// Bytes the daemon sent to whomever, proc_pid_io(5).
+fn answered_bytes(mount: &Mount) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{}/io", mount.pid())).expect("the daemon runs");
+    io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok()).expect("the kernel counts them")
+}

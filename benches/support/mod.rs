@@ -1,0 +1,91 @@
+//! What benches that mount share: the built program over a server on loopback. Gone with the value.
+
+use std::fs;
+use std::io::Read;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+
+/// Has `answer` serve requests to the returned port, on a thread that ends with the process.
+pub fn serve<F>(answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static) -> u16
+where
+    F: Future<Output = Result<Response<Full<Bytes>>, hyper::Error>> + Send + 'static,
+{
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
+    listener.set_nonblocking(true).expect("a listener can be nonblocking");
+    let port = listener.local_addr().expect("it is bound").port();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+        runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener).expect("it is nonblocking");
+            loop {
+                let Ok((stream, _)) = listener.accept().await else { continue };
+                let _ = stream.set_nodelay(true);
+                let service = service_fn(answer.clone());
+                tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            }
+        });
+    });
+    port
+}
+
+/// A mount of `s3://bench`.
+pub struct Mount {
+    child: Child,
+    directory: tempfile::TempDir,
+}
+
+impl Mount {
+    pub fn start(port: u16, arguments: &[&str]) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        let at = directory.path().join("mnt");
+        fs::create_dir(&at).expect("it is empty");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+        command.args(["mount", "s3://bench"]).arg(&at).args(["--foreground", "--path-style", "--region", "us-east-1"]);
+        command.args(["--endpoint", &format!("http://127.0.0.1:{port}"), "--log-level", "error"]).args(arguments);
+        command.env("AWS_ACCESS_KEY_ID", "id").env("AWS_SECRET_ACCESS_KEY", "secret").stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        // Its first line says that the mount answers.
+        let mut first = [0];
+        child.stdout.take().expect("it is piped").read_exact(&mut first).expect("the mount answers");
+        Self { child, directory }
+    }
+
+    /// Where it is; a bench that misses its mount would fill the disk.
+    pub fn path(&self) -> PathBuf {
+        let path = self.directory.path().join("mnt");
+        assert!(is_mounted(&path), "{} is no mount any more", path.display());
+        path
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let end = Instant::now() + Duration::from_secs(30);
+        while self.child.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").expect("the kernel shows its mounts");
+    let path = path.canonicalize().expect("it is there");
+    table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+}
