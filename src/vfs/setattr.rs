@@ -13,6 +13,11 @@ use super::own::NewAttributes;
 use super::{Error, Result, posix};
 use crate::store::{Condition, ErrorKind, Key};
 
+/// Bits of a mode (`inode(7)`).
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const EXECUTABLE_BY_GROUP: u16 = 0o010;
+
 /// What setattr asks for; none leaves it as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
@@ -30,7 +35,8 @@ impl Edits {
             self.set_size(ino, handle, size).await?;
         }
         if set.own != NewAttributes::default() {
-            self.set_own(ino, set.own).await?;
+            let own = self.without_privileges(ino, set.own).await?;
+            self.set_own(ino, own).await?;
         }
         self.names.getattr(ino).await
     }
@@ -55,6 +61,18 @@ impl Edits {
             committed?;
         }
         Ok(())
+    }
+
+    /// A new owner or group takes setuid and setgid away from what can be run: FUSE_HANDLE_KILLPRIV_V2 leaves that to us. The set-group-id
+    /// bit of what the group cannot run means something else (`chown(2)`).
+    async fn without_privileges(&self, ino: Inode, new: NewAttributes) -> Result<NewAttributes> {
+        if new.uid.is_none() && new.gid.is_none() || new.mode.is_some() {
+            return Ok(new);
+        }
+        let (attr, _) = self.names.getattr(ino).await?;
+        let taken = if attr.perm & EXECUTABLE_BY_GROUP != 0 { SETUID | SETGID } else { SETUID };
+        let keeps_all = attr.kind != Kind::File || attr.perm & taken == 0;
+        Ok(if keeps_all { new } else { NewAttributes { mode: Some(attr.perm & !taken), ..new } })
     }
 
     async fn set_own(&self, ino: Inode, new: NewAttributes) -> Result<()> {

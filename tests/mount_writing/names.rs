@@ -25,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         trial("links_lead_where_they_were_told_to", links),
         trial("attributes_hold_for_the_life_of_the_mount", attributes),
         trial("attributes_can_be_kept_in_the_bucket", posix_attributes),
+        trial("a_new_owner_takes_privileges_from_a_program", privileges),
         trial("attributes_of_directories_are_seen_by_another_mount", posix_directories),
         trial("directories_show_when_their_entries_changed", directory_times),
         trial("an_unlinked_file_is_read_on_by_who_has_it_open", unlink_open),
@@ -282,6 +283,26 @@ fn posix_attributes() {
     let shown = fs::metadata(mount.join("file")).expect("it is there");
     assert_eq!((shown.mode() & 0o7777, shown.uid(), shown.gid()), (0o751, 1234, 5678));
     assert_eq!(shown.modified().expect("it is told"), time);
+}
+
+fn privileges() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let path = mount.join("program");
+    fs::write(&path, b"x").expect("it is written");
+    let mode = || fs::metadata(&path).expect("it is there").mode() & 0o7777;
+    for (before, after) in [(0o6755, 0o755), (0o4755, 0o755), (0o6745, 0o2745), (0o1755, 0o1755)] {
+        for (uid, gid) in [(Some(1234), None), (None, Some(5678)), (Some(0), Some(0))] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(before)).expect("it is taken");
+            assert_eq!(mode(), before);
+            std::os::unix::fs::chown(&path, uid, gid).expect("it is taken");
+            assert_eq!(mode(), after, "{before:o} given to {uid:?} {gid:?}");
+        }
+    }
+    fs::create_dir(mount.join("directory")).expect("it is new");
+    fs::set_permissions(mount.join("directory"), fs::Permissions::from_mode(0o2775)).expect("it is taken");
+    std::os::unix::fs::chown(mount.join("directory"), Some(1234), Some(5678)).expect("it is taken");
+    assert_eq!(fs::metadata(mount.join("directory")).expect("it is there").mode() & 0o7777, 0o2775);
 }
 
 fn posix_directories() {
