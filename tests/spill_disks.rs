@@ -111,11 +111,14 @@ impl Disk {
     }
 
     /// Of how many bytes so many are free. While ext4 writes back it counts an extent twice for a moment, as promised and as
-    /// allocated: the best of a few looks is what is true.
+    /// allocated, and on a busy machine the moment is as long as its thread waits for its turn: the best of a few looks is what is true.
     fn free(&self) -> (u64, u64) {
         let look = || rustix::fs::statvfs(&self.place).unwrap();
-        let free = (0..8).map(|_| look().f_bavail).max().unwrap();
-        (look().f_blocks * look().f_frsize, free * look().f_frsize)
+        let looks = (0..8).map(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            look().f_bavail
+        });
+        (look().f_blocks * look().f_frsize, looks.max().unwrap() * look().f_frsize)
     }
 
     fn used(&self) -> u64 {
