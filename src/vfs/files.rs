@@ -85,6 +85,8 @@ struct VersionState {
     superseded: AtomicBool,
     /// Bytes were returned through some handle, and may be in the kernel's pages.
     returned: AtomicBool,
+    /// A handle has moved on to it, and the kernel may have pages of the version before: the next open drops them.
+    has_older_pages: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,6 +246,17 @@ impl Files {
         file.returns(&object).then_some(whole)
     }
 
+    /// Whether [`whole`](Self::whole) is worth asking, which reads from the disk.
+    pub fn may_be_whole(&self, handle: HandleId) -> bool {
+        let file = self.open.read().get(&handle).cloned();
+        file.is_some_and(|file| file.version.lock().object.may_be_whole())
+    }
+
+    /// The next open of the name of `ino` gets another inode; those who have it open go on as they are.
+    pub fn retire(&self, ino: Inode) {
+        self.names.retire(ino);
+    }
+
     /// The kernel closed the handle for good.
     pub fn release(&self, handle: HandleId) {
         let file = self.open.write().remove(&handle);
@@ -334,12 +347,14 @@ impl Files {
 
     fn opened(&self, ino: Inode, direct: bool, meta: &ObjectMeta) -> Opened {
         let handle = self.new_handle();
-        let before = self.open_as(handle, ino, direct, meta);
-        Opened { handle, keep_pages: before == Before::Same, direct: false }
+        let keep_pages = self.open_as(handle, ino, direct, meta);
+        Opened { handle, keep_pages, direct: false }
     }
 
-    fn open_as(&self, handle: HandleId, ino: Inode, direct: bool, meta: &ObjectMeta) -> Before {
+    /// Whether the kernel's pages are of this version.
+    fn open_as(&self, handle: HandleId, ino: Inode, direct: bool, meta: &ObjectMeta) -> bool {
         let (state, before) = self.on_version(ino, meta);
+        let keeps_pages = before == Before::Same && !state.has_older_pages.swap(false, Ordering::SeqCst);
         let object = Arc::new(self.reader.open(meta));
         for next in self.names.next_files(&meta.key) {
             self.reader.expect(&next);
@@ -347,7 +362,7 @@ impl Files {
         let version = Mutex::new(Version { object, state, has_returned: false });
         let file = OpenFile { ino, direct, version };
         self.open.write().insert(handle, Arc::new(file));
-        before
+        keeps_pages
     }
 
     /// A version of `ino` was seen: the one that counts from now on. Handles of another one read no more, because what
@@ -387,7 +402,12 @@ impl Files {
             file.version.lock().state.superseded.fetch_or(!contradicts, Ordering::SeqCst);
             return Err(Error::Stale(error));
         }
-        let old_pages = file.version.lock().state.returned.load(Ordering::SeqCst);
+        let state = Arc::clone(&file.version.lock().state);
+        if file.direct && self.is_read_through_pages(file.ino, &state) {
+            // Whoever opens the inode next would share the pages of those.
+            return Err(Error::Stale(error));
+        }
+        let old_pages = state.returned.load(Ordering::SeqCst);
         self.tell(file.ino, old_pages).await;
         let mut version = file.version.lock();
         if !Arc::ptr_eq(&version.object, gone) {
@@ -410,9 +430,19 @@ impl Files {
             // answer for the end of the file only when nothing changed the attributes since it asked, and we just did.
             return Err(Error::Stale(error));
         }
+        state.has_older_pages.fetch_or(old_pages, Ordering::SeqCst);
         version.state = state;
         version.object = Arc::new(self.reader.open(&meta));
         Ok(())
+    }
+
+    /// Whether the kernel has pages, or a file, of this version for handles that are open.
+    fn is_read_through_pages(&self, ino: Inode, state: &Arc<VersionState>) -> bool {
+        let open: Vec<_> = self.open.read().values().filter(|file| file.ino == ino && !file.direct).cloned().collect();
+        open.iter().any(|file| {
+            let version = file.version.lock();
+            version.has_returned && Arc::ptr_eq(&version.state, state)
+        })
     }
 }
 
@@ -599,5 +629,38 @@ mod tests {
         store.put("a", "the third");
         let (read, changes) = tokio::join!(content(&files, direct), told(&files));
         assert_eq!((&read[..], changes.inodes, changes.old_pages), (&b"the third"[..], vec![ino], vec![ino]));
+        // The kernel may not have dropped them yet.
+        let keeps = || files.try_open(ino, false).unwrap().unwrap().keep_pages;
+        assert_eq!([keeps(), keeps()], [false, true]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_reads_past_the_pages_does_not_move_on_beside_one_that_reads_through_them() {
+        const SIZE: u64 = 64 << 20;
+        let store = Memory::default();
+        store.put_synthetic("a", SIZE);
+        let (names, files) = mounted(store.clone());
+        let ino = listed(&names).await;
+        let at = async |opened: Opened, offset: u64| {
+            let file = files.get(opened.handle).unwrap();
+            let read = file.begin(1, offset, 4096);
+            files.finish(&file, read).await
+        };
+        let [paged, direct] = [false, true].map(|direct| files.try_open(ino, direct).unwrap().unwrap());
+        at(paged, 0).await.unwrap();
+        store.put_synthetic("a", SIZE);
+        // Not in memory: it is asked for, and another version is there.
+        let stale = at(direct, SIZE - 4096).await;
+        assert!(matches!(stale, Err(Error::Stale(_))), "{stale:?}");
+        // Who opens it now gets an inode, and pages, of its own.
+        assert!(matches!(files.open(ino, false).await, Err(Error::Retired)));
+        // Beside others that read past the pages it moves on.
+        [paged, direct].map(|opened| files.release(opened.handle));
+        let first = files.open(ino, true).await.unwrap();
+        let second = files.try_open(ino, true).unwrap().unwrap();
+        at(first, 0).await.unwrap();
+        store.put_synthetic("a", SIZE + 1);
+        let (read, _) = tokio::join!(at(second, SIZE - 4095), told(&files));
+        assert_eq!(read.unwrap().len(), 4096);
     }
 }
