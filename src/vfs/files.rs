@@ -655,7 +655,7 @@ mod tests {
         // Who opens it now gets an inode, and pages, of its own.
         assert!(matches!(files.open(ino, false).await, Err(Error::Retired)));
         // Beside others that read past the pages it moves on.
-        [paged, direct].map(|opened| files.release(opened.handle));
+        [paged, direct].iter().for_each(|opened| files.release(opened.handle));
         let first = files.open(ino, true).await.unwrap();
         let second = files.try_open(ino, true).unwrap().unwrap();
         at(first, 0).await.unwrap();

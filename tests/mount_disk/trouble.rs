@@ -49,7 +49,7 @@ pub fn trials() -> Vec<Trial> {
         trial("permissions_that_are_taken_away_cost_requests_and_nothing_else", || {
             during(|directory, _| {
                 for path in [directory.to_owned(), directory.join("chunks")] {
-                    fs::set_permissions(path, fs::Permissions::from_mode(0)).expect("it is ours");
+                    fs::set_permissions(path, fs::Permissions::from_mode(0o000)).expect("it is ours");
                 }
             });
         }),
