@@ -51,7 +51,7 @@ pub struct Mounted {
     budget: Arc<Budget>,
     spill: Option<Spill>,
     /// The directory of the spill where nobody named one.
-    _private: Option<TempDir>,
+    private: Option<TempDir>,
     /// Where it can be asked while it lives.
     control: Option<Server>,
     signals: Signals,
@@ -196,7 +196,7 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         metrics,
         budget,
         spill,
-        _private: private,
+        private,
         control: None,
         signals,
         unmounted: false,
@@ -426,8 +426,9 @@ impl Drop for Mounted {
             tracing::error!(%error, "left mounted");
         }
         if let Some(runtime) = self.runtime.take() {
-            // Requests of files that are still open would otherwise keep it.
-            runtime.shutdown_background();
+            // Requests of files that are still open would otherwise keep it. But what is being written to a directory of ours would
+            // keep that from being removed.
+            runtime.shutdown_timeout(if self.private.is_some() { GRACE } else { Duration::ZERO });
         }
     }
 }

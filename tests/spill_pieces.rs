@@ -272,6 +272,70 @@ fn a_whole_object_is_handed_out_when_it_was_verified_and_is_as_it_was_then() {
 }
 
 #[test]
+fn thousands_of_open_objects_leave_descriptors_for_others() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: Some(1024), ..before }).unwrap();
+    let disk = tempfile::tempdir().unwrap();
+    let spill = open(disk.path(), Bounds::default());
+    let open_files = || {
+        let all = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        all.filter(|entry| fs::read_link(entry.path()).is_ok_and(|path| path.starts_with(disk.path()))).count()
+    };
+    let all: Vec<_> = (0..700).map(|n| (n.to_string(), object(&spill, &n.to_string(), 5000))).collect();
+    for (key, it) in &all {
+        assert_eq!(fill(it, key, 0..5000), 5000);
+        assert!(open_files() <= 1024 / 4 + 8, "{}", open_files());
+    }
+    for (key, it) in &all {
+        assert_eq!(check(it, key, 0..5000), 5000);
+    }
+    assert!(open_files() <= 1024 / 4 + 8, "{}", open_files());
+    // The kernel's share is smaller, and never in the way of readers.
+    let passed = all.iter().filter_map(|(_, it)| it.verify().then(|| it.whole()).flatten()).collect::<Vec<_>>();
+    assert!(!passed.is_empty() && passed.len() <= 1024 / 16);
+    assert!(all.iter().all(|(key, it)| check(it, key, 0..5000) == 5000));
+}
+
+/// The kernel opens the file anew for who reads or maps it: here that is a plain open.
+#[test]
+fn what_was_mapped_stays_as_it_was_after_it_was_closed_whatever_takes_its_room() {
+    let disk = tempfile::tempdir().unwrap();
+    let spill = open(disk.path(), max_mib(16));
+    let it = object(&spill, "a", 9 * MIB);
+    let pass = || {
+        fill(&it, "a", 0..9 * MIB);
+        assert!(it.verify());
+        let whole = it.whole().unwrap();
+        fs::File::open(&files(disk.path(), "data")[0]).inspect(|_| drop(whole)).unwrap()
+    };
+    let is_as_it_was = |mapped: &fs::File| {
+        let mut bytes = vec![0; 9 * MIB as usize];
+        mapped.read_exact_at(&mut bytes, 0).unwrap();
+        bytes == content("a", 0..9 * MIB)
+    };
+    // Read again and again, so that it is worth more than what is there.
+    let other = object(&spill, "b", 12 * MIB);
+    let press = || {
+        for _ in 0..10 {
+            fill(&other, "b", 0..12 * MIB);
+            check(&other, "b", 0..12 * MIB);
+        }
+    };
+    let mapped = pass();
+    press();
+    assert!(is_as_it_was(&mapped), "it was evicted in place");
+    assert!(it.is_whole(), "its room would not have been free");
+    assert!(spill.forget(&Key::from("a")) >= 9 * MIB && is_as_it_was(&mapped), "it was cut");
+    assert_eq!(other.add(0, &content("b", 0..12 * MIB)).dropped, 0, "it is still counted");
+    // And as ever when nobody has it any more.
+    spill.forget(&Key::from("b"));
+    drop((mapped, pass()));
+    press();
+    assert!(!it.is_whole(), "it is spared for ever");
+}
+
+#[test]
 fn a_directory_of_others_is_refused() {
     let disk = tempfile::tempdir().unwrap();
     fs::create_dir(disk.path().join("chunks")).unwrap();

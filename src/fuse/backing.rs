@@ -53,10 +53,13 @@ struct Backing {
 }
 
 impl State {
+    fn is_file(&self, ino: Inode) -> bool {
+        self.inodes.get(&ino).is_some_and(|used| matches!(used.way, Way::File(_)))
+    }
+
     /// Counts a handle, and says which file its inode is read from; `backing` when this is the first.
-    fn on_open(&mut self, ino: Inode, opened: &Opened, backing: Option<Backing>) -> Option<Arc<Backing>> {
-        let known = self.inodes.get(&ino).is_some_and(|used| matches!(used.way, Way::File(_)));
-        if opened.direct && !known {
+    fn on_open(&mut self, ino: Inode, opened: &Opened, writes: bool, backing: Option<Backing>) -> Option<Arc<Backing>> {
+        if opened.direct && !writes && !self.is_file(ino) {
             // Past the pages: the kernel lets these stand beside whatever comes.
             return None;
         }
@@ -71,47 +74,60 @@ impl State {
     }
 }
 
-/// Flags of a handle of an inode that is read from a file. Who writes, and who wants to go past all pages, comes to us nevertheless. With
-/// others the kernel refuses the open (`FOPEN_PASSTHROUGH_MASK`).
-fn past_file(opened: &Opened, writes: bool) -> FopenFlags {
-    if writes || opened.direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() }
+/// Flags of a handle of an inode that is read from a file. Who wants to go past all pages comes to us nevertheless. With others the kernel
+/// refuses the open (`FOPEN_PASSTHROUGH_MASK`).
+fn past_file(opened: &Opened) -> FopenFlags {
+    if opened.direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() }
 }
 
 impl Backings {
-    /// Answers an open of `ino`. `whole` is asked for the file that holds all of it, when it can be used.
-    pub fn reply(&self, ino: Inode, opened: &Opened, writes: bool, whole: impl FnOnce() -> Option<Whole>, reply: ReplyOpen) {
+    /// Whether an open of `ino` for reading may be the first one that gets a file.
+    pub fn may_begin(&self, ino: Inode, opened: &Opened) -> bool {
+        !opened.direct && !self.refused.load(Ordering::Relaxed) && !self.state.lock().inodes.contains_key(&ino)
+    }
+
+    /// Answers an open of `ino`. `whole` is the file that holds all of it, for one that [may begin](Self::may_begin). Who would write
+    /// to an inode that is read from a file is not answered and has to get another inode: through a shared mapping it would write to that file.
+    pub fn reply(&self, ino: Inode, opened: &Opened, writes: bool, whole: Option<Whole>, reply: ReplyOpen) -> Option<ReplyOpen> {
         let handle = FileHandle(opened.handle.0);
         // Held until the reply is sent: none that goes another way may come between.
         let mut state = self.state.lock();
-        let may_begin = !writes && !opened.direct && !state.inodes.contains_key(&ino) && !self.refused.load(Ordering::Relaxed);
-        let backing = if may_begin { whole().and_then(|whole| self.register(whole, &reply)) } else { None };
-        match state.on_open(ino, opened, backing) {
-            Some(backing) => reply.opened_passthrough(handle, past_file(opened, writes), &backing.id),
+        if writes && state.is_file(ino) {
+            return Some(reply);
+        }
+        let backing = whole.filter(|_| !state.inodes.contains_key(&ino)).and_then(|whole| self.register(whole, &reply));
+        match state.on_open(ino, opened, writes, backing) {
+            Some(backing) => reply.opened_passthrough(handle, past_file(opened), &backing.id),
             None => reply.opened(handle, open_flags(opened, writes)),
         }
+        None
     }
 
-    /// Answers a create, which may have found a file that is open already.
-    pub fn reply_created(&self, entry: &Entry, opened: &Opened, reply: ReplyCreate) {
-        let (handle, made) = (FileHandle(opened.handle.0), attr(&entry.attr));
+    /// Answers a create, which may have found a file that is open already; else as [`reply`](Self::reply).
+    pub fn reply_created(&self, entry: &Entry, opened: &Opened, reply: ReplyCreate) -> Option<ReplyCreate> {
         let mut state = self.state.lock();
-        match state.on_open(entry.attr.ino, opened, None) {
-            Some(backing) => reply.created_passthrough(&entry.ttl, &made, GENERATION, handle, past_file(opened, true), &backing.id),
-            None => reply.created(&entry.ttl, &made, GENERATION, handle, open_flags(opened, true)),
+        if state.is_file(entry.attr.ino) {
+            return Some(reply);
         }
+        state.on_open(entry.attr.ino, opened, true, None);
+        reply.created(&entry.ttl, &attr(&entry.attr), GENERATION, FileHandle(opened.handle.0), open_flags(opened, true));
+        None
     }
 
-    /// The kernel closed the handle for good.
-    pub fn on_release(&self, handle: HandleId) {
-        let gone = {
-            let mut state = self.state.lock();
-            let Some(ino) = state.handles.remove(&handle) else { return };
-            let Place::Occupied(mut used) = state.inodes.entry(ino) else { return };
-            used.get_mut().handles -= 1;
-            (used.get().handles == 0).then(|| used.remove())
-        };
-        // Closing a backing file is a system call.
-        drop(gone);
+    /// The kernel closed the handle for good. With the last one of an inode this gives what is to be dropped, where system calls and files
+    /// do no harm.
+    pub fn on_release(&self, handle: HandleId) -> Option<impl Send + 'static> {
+        let mut state = self.state.lock();
+        let ino = state.handles.remove(&handle)?;
+        let Place::Occupied(mut used) = state.inodes.entry(ino) else { return None };
+        used.get_mut().handles -= 1;
+        if used.get().handles > 0 {
+            return None;
+        }
+        match used.remove().way {
+            Way::File(backing) => Some(backing),
+            Way::Pages => None,
+        }
     }
 
     fn register(&self, whole: Whole, reply: &ReplyOpen) -> Option<Backing> {

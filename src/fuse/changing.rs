@@ -151,10 +151,11 @@ impl Bucket {
     }
 
     pub(super) fn release_handle(&self, handle: HandleId, reply: ReplyEmpty) {
-        self.files.release(handle);
-        if let Some(backings) = &self.backings {
-            backings.on_release(handle);
+        // First: when nobody reads a version any more the next one may take its inode, and must not find the file of this one there.
+        if let Some(backing) = self.backings.as_ref().and_then(|backings| backings.on_release(handle)) {
+            self.runtime.spawn_blocking(move || drop(backing));
         }
+        self.files.release(handle);
         match self.edits.clone().filter(|edits| edits.knows(handle)) {
             None => reply.ok(),
             Some(edits) => {

@@ -19,6 +19,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::reader::ReadData;
+use crate::spill::Whole;
 use crate::vfs::{
     Access, Edits, Entry, Error, Files, HandleId, Inode, Names, NewAttributes, OpenFile, Opened, Read, Result, SetAttributes,
 };
@@ -369,8 +370,11 @@ impl Filesystem for Bucket {
 /// What an open is answered with: perhaps a file of the disk.
 #[derive(Clone)]
 pub(super) struct Door {
+    names: Arc<Names>,
     files: Arc<Files>,
+    edits: Option<Arc<Edits>>,
     backings: Option<Arc<Backings>>,
+    runtime: Handle,
 }
 
 impl Door {
@@ -381,14 +385,51 @@ impl Door {
             (Ok(opened), Some(backings)) => {
                 // O_DIRECT on a file of the disk would want aligned memory, and bytes from the disk each time: these come from us.
                 let opened = Opened { direct: opened.direct || access.direct, ..opened };
-                backings.reply(ino, &opened, access.write, || self.files.whole(opened.handle), reply);
+                if !access.write && backings.may_begin(ino, &opened) && self.files.may_be_whole(opened.handle) {
+                    // It is looked at on the disk.
+                    let door = self.clone();
+                    self.runtime.spawn_blocking(move || {
+                        let whole = door.files.whole(opened.handle);
+                        door.reply(ino, &opened, false, whole, reply);
+                    });
+                } else {
+                    self.reply(ino, &opened, access.write, None, reply);
+                }
             }
         }
     }
 
+    fn reply(&self, ino: Inode, opened: &Opened, writes: bool, whole: Option<Whole>, reply: ReplyOpen) {
+        let Some(backings) = &self.backings else { return };
+        if let Some(reply) = backings.reply(ino, opened, writes, whole, reply) {
+            self.give_up(ino, opened.handle, move || reply.error(Errno::ESTALE));
+        }
+    }
+
+    /// The kernel looks the name up again and gets another inode.
+    fn give_up(&self, ino: Inode, handle: HandleId, tell: impl FnOnce() + Send + 'static) {
+        self.files.retire(ino);
+        let (files, edits) = (Arc::clone(&self.files), self.edits.clone());
+        self.runtime.spawn(async move {
+            files.release(handle);
+            if let Some(edits) = edits {
+                edits.release(handle).await;
+            }
+            tell();
+        });
+    }
+
     pub fn create(&self, entry: &Entry, opened: &Opened, reply: ReplyCreate) {
         match &self.backings {
-            Some(backings) => backings.reply_created(entry, opened, reply),
+            Some(backings) => {
+                if let Some(reply) = backings.reply_created(entry, opened, reply) {
+                    let (names, ino) = (Arc::clone(&self.names), entry.attr.ino);
+                    self.give_up(ino, opened.handle, move || {
+                        names.forget(ino, 1);
+                        reply.error(Errno::ESTALE);
+                    });
+                }
+            }
             None => {
                 let handle = FileHandle(opened.handle.0);
                 reply.created(&entry.ttl, &attr(&entry.attr), GENERATION, handle, open_flags(opened, true));
@@ -399,7 +440,13 @@ impl Door {
 
 impl Bucket {
     pub(super) fn door(&self) -> Door {
-        Door { files: Arc::clone(&self.files), backings: self.backings.clone() }
+        Door {
+            names: Arc::clone(&self.names),
+            files: Arc::clone(&self.files),
+            edits: self.edits.clone(),
+            backings: self.backings.clone(),
+            runtime: self.runtime.clone(),
+        }
     }
 
     /// Why an extended attribute cannot be set.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -65,15 +66,13 @@ impl Disk {
             disk: Arc::clone(self),
             spilled: self.spill.object(&meta.key, &meta.etag, meta.size),
             size: meta.size,
-            taken: AtomicU64::new(UNKNOWN),
+            there: AtomicU64::new(0),
+            looking: Mutex::default(),
             good: AtomicU64::new(0),
             looked: AtomicBool::new(false),
         }))
     }
 }
-
-/// It was not looked yet how much is there.
-const UNKNOWN: u64 = u64::MAX;
 
 /// One version of an object as far as it is on the disk.
 #[derive(Debug)]
@@ -85,8 +84,9 @@ pub(super) struct OnDisk {
     good: AtomicU64,
     /// All of it is being looked through, or was.
     looked: AtomicBool,
-    /// Bytes of it on the disk or on their way there, where a threshold bounds them.
-    taken: AtomicU64,
+    /// Bytes of it on the disk when it was last looked, where a threshold bounds them. Those on their way there count too.
+    there: AtomicU64,
+    looking: Mutex<()>,
 }
 
 /// Whether bytes came to be on the disk.
@@ -101,14 +101,16 @@ impl OnDisk {
     /// Fills the next bytes of an extent from the disk. What comes then has to be asked of the store; none when the extent is full.
     pub async fn fill(self: &Arc<Self>, filling: Filling) -> (Filling, Option<Range<u64>>) {
         let this = Arc::clone(self);
-        let filled = tokio::task::spawn_blocking(move || {
+        blocking(move || {
             let mut filling = filling;
             let before = filling.missing().start;
             let next = this.fill_here(&mut filling);
             this.on_good(filling.missing().start - before);
+            // Here, where files may be looked at: `keep` comes after this.
+            this.look_how_much();
             (filling, next)
-        });
-        filled.await.expect("reading from the disk does not panic")
+        })
+        .await
     }
 
     fn fill_here(&self, filling: &mut Filling) -> Option<Range<u64>> {
@@ -146,12 +148,14 @@ impl OnDisk {
             return;
         }
         let Ok(room) = Arc::clone(&self.disk.room).try_acquire_many_owned(self.disk.units(len)) else {
-            self.gives_back(len);
+            self.came(len);
             self.disk.metrics.spill_skipped_bytes.add(len);
             return;
         };
         let (this, extent) = (Arc::clone(self), Arc::clone(extent));
-        self.disk.runtime.spawn(async move { this.write(&extent, range, room).await });
+        self.disk.runtime.spawn(async move {
+            this.write(&extent, range, room, len).await;
+        });
     }
 
     /// Has `range` of `extent` written, whatever the mode says, and waits for that.
@@ -159,7 +163,7 @@ impl OnDisk {
         for _ in 0..LOOKS {
             let units = self.disk.units(range.end - range.start);
             let room = Arc::clone(&self.disk.room).acquire_many_owned(units).await.expect("it is never closed");
-            if self.write(extent, range.clone(), room).await.dropped == 0 {
+            if self.write(extent, range.clone(), room, 0).await.dropped == 0 {
                 return Put::Kept;
             }
             // Perhaps only because somebody else is at it: then it may be there now.
@@ -171,11 +175,16 @@ impl OnDisk {
     /// The parts of `range` that are not on the disk.
     pub async fn missing(self: &Arc<Self>, range: Range<u64>) -> Vec<Range<u64>> {
         let this = Arc::clone(self);
-        let found = tokio::task::spawn_blocking(move || {
+        blocking(move || {
             let there = this.spilled.present(&range);
             plan::missing(there.into_iter(), &range, u64::MAX)
-        });
-        found.await.expect("looking at the disk does not panic")
+        })
+        .await
+    }
+
+    /// Whether [`whole`](Self::whole) is worth asking, which looks at the disk.
+    pub fn may_be_whole(&self) -> bool {
+        self.spilled.was_verified()
     }
 
     /// The file that holds all of the object, found undamaged by this process, for the kernel to read from.
@@ -199,10 +208,11 @@ impl OnDisk {
         });
     }
 
-    async fn write(self: &Arc<Self>, extent: &Arc<Extent>, range: Range<u64>, room: OwnedSemaphorePermit) -> Added {
+    /// Writes `range` of `extent`, for which `taken` bytes were [taken](Self::takes).
+    async fn write(self: &Arc<Self>, extent: &Arc<Extent>, range: Range<u64>, room: OwnedSemaphorePermit, taken: u64) -> Added {
         let _turn = self.disk.turns.acquire().await.expect("it is never closed");
         let (this, extent) = (Arc::clone(self), Arc::clone(extent));
-        let written = tokio::task::spawn_blocking(move || {
+        blocking(move || {
             // The extent's memory is held until here.
             let _room = room;
             let part = (range.start - extent.range.start) as usize..(range.end - extent.range.start) as usize;
@@ -212,34 +222,49 @@ impl OnDisk {
             let way = if falls_behind { Way::Pages } else { Way::Straight };
             let added = this.spilled.add_by(way, range.start, bytes);
             this.disk.metrics.spill_written_bytes.add(added.kept);
-            this.gives_back(part.len() as u64 - added.kept);
             this.on_good(added.kept);
+            this.look_how_much();
+            this.came(taken);
             added
-        });
-        written.await.expect("writing to the disk does not panic")
+        })
+        .await
     }
 
     /// Whether `len` bytes more are to be kept. They count from here on.
     fn takes(&self, len: u64) -> bool {
+        let there = self.there.load(Ordering::Relaxed);
         match self.disk.mode {
             ReadMode::Direct => false,
             ReadMode::Cached => true,
-            ReadMode::Hybrid(threshold) => {
-                let there = || self.spilled.bytes_on_disk();
-                let _ = self.taken.compare_exchange(UNKNOWN, there(), Ordering::Relaxed, Ordering::Relaxed);
-                let taken = self.taken.fetch_add(len, Ordering::Relaxed);
-                let fits = taken < threshold.as_u64();
-                if !fits {
-                    self.taken.fetch_sub(len, Ordering::Relaxed);
-                }
-                fits
-            }
+            ReadMode::Hybrid(threshold) => self.spilled.coming().is_some_and(|coming| {
+                let fits = |bytes: u64| (there.saturating_add(bytes) < threshold.as_u64()).then(|| bytes + len);
+                coming.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+            }),
         }
     }
 
-    fn gives_back(&self, len: u64) {
-        if matches!(self.disk.mode, ReadMode::Hybrid(_)) {
-            self.taken.fetch_sub(len, Ordering::Relaxed);
+    /// Bytes that were [taken](Self::takes) are on the disk, or will not be.
+    fn came(&self, len: u64) {
+        if let (ReadMode::Hybrid(_), Some(coming)) = (self.disk.mode, self.spilled.coming()) {
+            coming.fetch_sub(len, Ordering::Relaxed);
         }
+    }
+
+    /// Looks how much is on the disk, where a threshold bounds it: others add to it, and it is evicted.
+    fn look_how_much(&self) {
+        if matches!(self.disk.mode, ReadMode::Hybrid(_)) {
+            // One after the other, so that no older look comes last.
+            let _turn = self.looking.lock();
+            self.there.store(self.spilled.bytes_on_disk(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Does `work` where it may wait for a disk. When the runtime ends before it came to that nobody goes on.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => std::future::pending().await,
     }
 }

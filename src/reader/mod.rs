@@ -154,6 +154,7 @@ impl Reader {
         deadline: Duration,
         disk: Option<Arc<Disk>>,
     ) -> Self {
+        let options = options.aligned();
         let gate = Gate::new(options.prefetch_concurrency.unwrap_or_else(|| (budget.limit() / BUDGET_PER_GET).clamp(8, AUTO_CONCURRENCY)));
         Self(Arc::new(Shared {
             store,
@@ -333,6 +334,11 @@ impl ObjectHandle {
     /// The file on the disk that holds all of the object, for the kernel to read from.
     pub fn whole(&self) -> Option<Whole> {
         self.object.disk.as_ref()?.whole()
+    }
+
+    /// Whether [`whole`](Self::whole) is worth asking, which looks at the disk.
+    pub fn may_be_whole(&self) -> bool {
+        self.object.disk.as_ref().is_some_and(|disk| disk.may_be_whole())
     }
 
     /// The first step of a read of `len` bytes at `offset` by `thread`: finds or starts what it needs and what comes

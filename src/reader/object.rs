@@ -1,7 +1,7 @@
 //! One version of one object while it is open: its extents, its streams and their windows. Decides, under one short
 //! lock and with the pure parts beside it, what a read starts, keeps and lets go; `fetch` does it.
 //!
-//! Invariants: extents are disjoint; an extent with a waiter is never let go; bytes are of this version only.
+//! Invariants: extents are disjoint and made of whole pieces, which is what a disk keeps; an extent with a waiter is never let go; bytes are of this version only.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -220,7 +220,8 @@ impl Object {
                 }
                 let front = state.running(stream).front;
                 let border = state.streams.border(stream).unwrap_or(self.size);
-                (plan::window(read, front, reach, border.max(read.end)), reach.unit, Some(stream))
+                let window = plan::window(read, front, reach, border.max(read.end));
+                (plan::pieces(&window, self.size), reach.unit, Some(stream))
             }
         };
         let mut short_bytes = state.fetch_missing(&want, read, unit, stream.is_some(), fetches);
@@ -240,7 +241,8 @@ impl Object {
     /// The extents that hold `read` now, after an earlier one was given up; missing bytes are asked for again.
     pub fn again(&self, read: &Range<u64>, options: &Options, fetches: &impl Fetches) -> Vec<Arc<Extent>> {
         let mut state = self.state.lock();
-        state.fetch_missing(read, read, options.chunk_size.as_u64(), false, fetches);
+        let pieces = plan::pieces(read, self.size);
+        state.fetch_missing(&pieces, read, options.chunk_size.as_u64(), false, fetches);
         state.covering(read, fetches.stamp())
     }
 

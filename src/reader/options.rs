@@ -50,7 +50,7 @@ pub enum ReadMode {
 /// Options of the reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Unit of prefetch: 1 MiB to 32 MiB.
+    /// Unit of prefetch: 1 MiB to 32 MiB. Rounded up to whole pieces of 128 KiB.
     pub chunk_size: ByteSize,
     /// How many chunks are fetched ahead.
     pub prefetch_chunks: PrefetchChunks,
@@ -60,6 +60,14 @@ pub struct Options {
     pub mode: ReadMode,
     /// GETs in flight in the process; none: as many as the memory limit carries, at most 128.
     pub prefetch_concurrency: Option<usize>,
+}
+
+impl Options {
+    /// With chunks of whole pieces: what lies in two chunks could not be kept on a disk.
+    pub(super) fn aligned(self) -> Self {
+        let chunk = self.chunk_size.as_u64().max(1).next_multiple_of(super::plan::PIECE_BYTES);
+        Self { chunk_size: ByteSize::bytes(chunk), ..self }
+    }
 }
 
 impl Default for Options {

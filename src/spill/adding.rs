@@ -53,6 +53,7 @@ impl Engine {
     fn try_add(&self, entry: &Entry, pieces: &Range<u64>, bytes: &[u8], way: Way, added: &mut Added) -> io::Result<()> {
         let Some(_entered) = self.membership.enter() else { return Ok(()) };
         entry.close_removed();
+        self.make_way();
         let missing = match entry.pair(&self.layout)? {
             Some(pair) => runs(pieces, &pair.sums(entry.header(), pieces)?),
             None => vec![pieces.clone()],

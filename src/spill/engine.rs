@@ -27,6 +27,15 @@ const BASE_BYTES: u64 = 64 << 10;
 /// Objects that are remembered to be whole and good: 64 bytes each.
 const VERIFIED: usize = 1 << 16;
 
+/// Two descriptors for each of one in so many that the process may have open: most are for connections to the store.
+const DESCRIPTORS_PER_PAIR: u64 = 8;
+
+/// How many objects may have their files open.
+fn most_open() -> usize {
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(most / DESCRIPTORS_PER_PAIR).unwrap_or(usize::MAX).clamp(16, 1 << 16)
+}
+
 /// What [`Stats`](super::Stats) tells.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -62,6 +71,7 @@ pub(super) struct Engine {
     pub entries: Mutex<HashMap<Name, Weak<Entry>>>,
     /// How the data of versions was when all of it was good.
     verified: Mutex<HashMap<Name, Stamp>>,
+    most_open: usize,
     pub counters: Counters,
     pub trouble: Trouble,
     pub scanning: Mutex<()>,
@@ -85,6 +95,7 @@ impl Engine {
             index: Mutex::default(),
             entries: Mutex::default(),
             verified: Mutex::default(),
+            most_open: most_open(),
             counters: Counters::default(),
             trouble: Trouble::default(),
             scanning: Mutex::default(),
@@ -138,6 +149,20 @@ impl Engine {
         let Some(pair) = Pair::open(&self.layout, name)? else { return Ok(None) };
         let header = files::read_header(&pair.map)?.filter(|header| header.name() == name);
         Ok(header.map(|header| self.entry(header)))
+    }
+
+    /// Closes files that nobody is at when too many are open: objects of which a reader has a handle stay entries.
+    pub(super) fn make_way(&self) {
+        if self.layout.open_pairs() < self.most_open {
+            return;
+        }
+        let open: Vec<_> = self.entries.lock().values().filter_map(Weak::upgrade).collect();
+        open.iter().for_each(|entry| entry.close_idle());
+    }
+
+    /// Whether the kernel may have one more file: nobody can close those.
+    pub(super) fn may_pass(&self) -> bool {
+        self.layout.open_pairs() < self.most_open / 2
     }
 
     /// Closes what others removed, so that its room is free.

@@ -17,6 +17,7 @@ use super::files::{self, DATA, Layout, MAP, Pair, try_lock, unlock};
 use super::format::{CHUNK_BYTES, CHUNK_PIECES, Header, Name, SLOT_BYTES};
 use super::ledger::{Charge, Ledger};
 use super::whole::Stamp;
+use crate::sys::is_open_elsewhere;
 
 /// Tries to lock a map that another process holds, and how long between them: it writes a chunk meanwhile, and so may others that wait.
 /// Whoever adds does so behind the readers' backs and can wait for a good while; a piece that is not added is fetched again.
@@ -38,6 +39,8 @@ pub(super) struct Entry {
     pub verified: Mutex<Option<Stamp>>,
     /// The chunk that was read last: one pass over a chunk is one hit, however many reads it takes.
     last_hit: AtomicU64,
+    /// Bytes that somebody is about to add.
+    pub coming: AtomicU64,
 }
 
 /// What became of an attempt to change the files.
@@ -52,7 +55,7 @@ pub(super) enum Turn<'a> {
 impl Entry {
     pub fn new(header: Header) -> Self {
         let last_hit = AtomicU64::new(u64::MAX);
-        Self { header, pair: RwLock::default(), turn: Mutex::default(), verified: Mutex::default(), last_hit }
+        Self { header, pair: RwLock::default(), turn: Mutex::default(), verified: Mutex::default(), last_hit, coming: AtomicU64::new(0) }
     }
 
     pub fn header(&self) -> &Header {
@@ -127,6 +130,15 @@ impl Entry {
         }
     }
 
+    /// Closes the files when nobody is at them. Who comes next opens them again.
+    pub fn close_idle(&self) {
+        if let Some(mut pair) = self.pair.try_write()
+            && pair.as_ref().is_some_and(|pair| Arc::strong_count(pair) == 1)
+        {
+            *pair = None;
+        }
+    }
+
     /// The files to change, as far as there are any.
     pub fn lock(&self, layout: &Layout) -> io::Result<Turn<'_>> {
         let turn = self.turn.lock();
@@ -176,7 +188,7 @@ impl Entry {
             (Some(_), Some(data)) if data.metadata()?.len() == self.header.size() => (data, false),
             _ => (self.begin_or_remove(layout, &map)?, true),
         };
-        let pair = Arc::new(Pair { data, map, writable: true });
+        let pair = Arc::new(Pair::new(layout, data, map, true));
         *self.pair.write() = Some(pair.clone());
         Ok(Turn::Locked(Locked { entry: self, pair, made, _turn: turn }))
     }
@@ -196,8 +208,9 @@ impl Entry {
             None => Charge::default(),
         };
         map.set_len(0)?;
+        // Not cut: it may be somebody's mapping.
+        files::remove(&layout.file(self.name(), DATA))?;
         let data = Pair::make_data(layout, self.name())?;
-        data.set_len(0)?;
         data.set_len(self.header.size())?;
         map.write_all_at(self.header.bytes(), 0)?;
         files::write_charge(map, charge)?;
@@ -213,6 +226,17 @@ fn lock_patiently(map: &File) -> io::Result<bool> {
         std::thread::sleep(PAUSE);
     }
     Ok(false)
+}
+
+/// Who would see a change of the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// Nobody; and nobody takes hold of it until it is [let go](Locked::let_data_go).
+    Free,
+    /// Somebody who lets go of it and says so.
+    Held,
+    /// Somebody who has it mapped, and never says anything.
+    Mapped,
 }
 
 /// The files of one version, while nobody else changes them.
@@ -267,9 +291,20 @@ impl Locked<'_> {
         Ok(kept.map(|(piece, _)| self.entry.header().piece_len(piece) as u64).sum())
     }
 
-    /// Takes the data for a change that its holders would see; false: somebody holds it.
-    pub fn take_data(&self) -> io::Result<bool> {
-        try_lock(&self.pair.data, FlockOperation::NonBlockingLockExclusive)
+    /// Takes the data for a change that its holders would see.
+    pub fn take_data(&self) -> io::Result<Taken> {
+        if !try_lock(&self.pair.data, FlockOperation::NonBlockingLockExclusive)? {
+            return Ok(Taken::Held);
+        }
+        // Nobody gives it to the kernel now. But who mapped it and closed it then has no handle any more, and still reads it.
+        if self.pair.was_passed()? {
+            if is_open_elsewhere(&self.pair.data) {
+                self.let_data_go();
+                return Ok(Taken::Mapped);
+            }
+            self.pair.set_passed(false)?;
+        }
+        Ok(Taken::Free)
     }
 
     pub fn let_data_go(&self) {
@@ -291,29 +326,30 @@ impl Locked<'_> {
 
     /// Removes both files.
     pub fn remove(self, layout: &Layout, ledger: &Ledger) -> io::Result<Removed> {
-        let held = !self.take_data()?;
-        let result = self.remove_taken(layout, ledger, held);
-        if !held {
+        let taken = self.take_data()?;
+        let result = self.remove_taken(layout, ledger, taken);
+        if taken == Taken::Free {
             self.let_data_go();
         }
         result
     }
 
-    fn remove_taken(&self, layout: &Layout, ledger: &Ledger, held: bool) -> io::Result<Removed> {
+    fn remove_taken(&self, layout: &Layout, ledger: &Ledger, taken: Taken) -> io::Result<Removed> {
         let (charge, name) = (self.pair.charge()?, self.entry.name());
-        if !held {
+        if taken == Taken::Free {
             // First, because somebody may have it open for reading: the room is to be free now.
             self.pair.data.set_len(0)?;
         }
         files::remove(&layout.file(name, DATA))?;
         files::remove(&layout.file(name, MAP))?;
         *self.entry.pair.write() = None;
-        if held {
+        if taken == Taken::Held {
             ledger.change(|account| account.linger(charge))?;
             return Ok(Removed::Lingers(charge.bytes));
         }
         let left = ledger.change(|account| account.recharge(charge, 0))?;
         self.pair.set_charge(left)?;
-        Ok(Removed::Freed(charge.bytes))
+        // Nobody tells when a mapping ends: from here on only statvfs knows of its room.
+        Ok(if taken == Taken::Free { Removed::Freed(charge.bytes) } else { Removed::Lingers(charge.bytes) })
     }
 }

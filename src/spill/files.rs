@@ -6,6 +6,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
@@ -17,17 +19,23 @@ pub(super) const DATA: &str = "data";
 pub(super) const MAP: &str = "map";
 /// Behind the charge.
 const KEPT_AT: u64 = CHARGE_AT + 16;
+const PASSED_AT: u64 = KEPT_AT + 8;
 
-/// The places below one directory.
+/// The places below one directory, and how many pairs of files this process has open there.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
     root: PathBuf,
     chunks: PathBuf,
+    open: Arc<AtomicUsize>,
 }
 
 impl Layout {
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), chunks: root.join("chunks") }
+        Self { root: root.to_owned(), chunks: root.join("chunks"), open: Arc::default() }
+    }
+
+    pub fn open_pairs(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
     }
 
     pub fn root(&self) -> &Path {
@@ -117,9 +125,21 @@ pub(super) struct Pair {
     pub map: File,
     /// Otherwise they can only be read.
     pub writable: bool,
+    open: Arc<AtomicUsize>,
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Pair {
+    pub fn new(layout: &Layout, data: File, map: File, writable: bool) -> Self {
+        layout.open.fetch_add(1, Ordering::Relaxed);
+        Self { data, map, writable, open: layout.open.clone() }
+    }
+
     /// None when there is no such version on the disk.
     pub fn open(layout: &Layout, name: Name) -> io::Result<Option<Self>> {
         match Self::open_for(layout, name, true) {
@@ -133,7 +153,7 @@ impl Pair {
     fn open_for(layout: &Layout, name: Name, writable: bool) -> io::Result<Option<Self>> {
         let open = |ending| found(OpenOptions::new().read(true).write(writable).open(layout.file(name, ending)));
         let Some(map) = open(MAP)? else { return Ok(None) };
-        Ok(open(DATA)?.map(|data| Self { data, map, writable }))
+        Ok(open(DATA)?.map(|data| Self::new(layout, data, map, writable)))
     }
 
     /// The map, made when there is none.
@@ -208,6 +228,17 @@ impl Pair {
 
     pub fn set_kept_bytes(&self, bytes: u64) -> io::Result<()> {
         self.map.write_all_at(&bytes.to_le_bytes(), KEPT_AT)
+    }
+
+    /// Whether the kernel was ever given the data, and may have mapped it for somebody since.
+    pub fn was_passed(&self) -> io::Result<bool> {
+        let mut bytes = [0; 8];
+        self.map.read_exact_at(&mut bytes, PASSED_AT)?;
+        Ok(bytes != [0; 8])
+    }
+
+    pub fn set_passed(&self, passed: bool) -> io::Result<()> {
+        self.map.write_all_at(&u64::from(passed).to_le_bytes(), PASSED_AT)
     }
 }
 

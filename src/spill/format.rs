@@ -13,15 +13,15 @@ pub(super) const CHUNK_PIECES: u64 = 32;
 pub const CHUNK_BYTES: u64 = PIECE_BYTES * CHUNK_PIECES;
 
 /// The last two digits are the version of the format.
-const MAGIC: &[u8; 8] = b"spill 01";
+const MAGIC: &[u8; 8] = b"spill 02";
 /// Magic, length of the header with its checksum, size of the object.
 const LENGTH_AT: usize = 8;
 const SIZE_AT: usize = 16;
-/// What the ledger was charged for this object, in which count, and the bytes of its pieces. They change, so the header's checksum does not
-/// cover them.
+/// What the ledger was charged for this object, in which count, the bytes of its pieces, and whether the kernel was given its data. They
+/// change, so the header's checksum does not cover them.
 pub(super) const CHARGE_AT: u64 = 24;
-pub(super) const CHARGE_BYTES: usize = 24;
-const TEXTS_AT: usize = 48;
+pub(super) const CHARGE_BYTES: usize = 32;
+const TEXTS_AT: usize = 56;
 /// A key has at most 1024 bytes, the rest is short: what claims more is not ours.
 const LONGEST: usize = 16 << 10;
 pub(super) const SLOT_BYTES: u64 = 16;
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_header_with_any_other_byte_is_none() {
         let written = header("bucket", "a/key");
-        for at in (0..written.bytes().len()).filter(|at| !(24..48).contains(at)) {
+        for at in (0..written.bytes().len()).filter(|at| !(24..56).contains(at)) {
             let mut bytes = written.bytes().to_vec();
             bytes[at] ^= 0x20;
             assert_eq!(Header::parse(&bytes), None, "{at}");

@@ -78,13 +78,19 @@ impl Membership {
     /// Goes out when the directory is not the one that was joined, or nobody vouches for its account.
     pub fn check(&self, ledger: &Ledger) -> io::Result<()> {
         let settled = ledger.change(|account| account.settled)?;
-        let mut state = self.state.write();
-        let stays = match &*state {
-            State::Out => true,
-            State::Counting(file) => file.metadata()?.nlink() > 0,
-            State::In(file) => settled && file.metadata()?.nlink() > 0,
+        let stays = |state: &State| -> io::Result<bool> {
+            Ok(match state {
+                State::Out => true,
+                State::Counting(file) => file.metadata()?.nlink() > 0,
+                State::In(file) => settled && file.metadata()?.nlink() > 0,
+            })
         };
-        if !stays {
+        // Where many add there may be no moment in which nobody does: they are waited for only when there is something to change.
+        if stays(&self.state.read_recursive())? {
+            return Ok(());
+        }
+        let mut state = self.state.write();
+        if !stays(&state)? {
             *state = State::Out;
         }
         Ok(())
@@ -170,6 +176,17 @@ mod tests {
         one.join(&layout, &ledger, true).unwrap();
         let (staged, pending) = ledger.change(|account| (account.staged, account.pending)).unwrap();
         assert!((10_000..30_000).contains(&staged) && pending == 0, "{staged} {pending}");
+    }
+
+    #[test]
+    fn it_is_looked_after_also_while_somebody_adds() {
+        let (_kept, layout) = directory();
+        let member = Membership::default();
+        let ledger = Ledger::shared(layout.ledger());
+        member.join(&layout, &ledger, true).unwrap();
+        let _adds = member.enter().unwrap();
+        member.check(&ledger).unwrap();
+        assert!(!member.is_out());
     }
 
     #[test]

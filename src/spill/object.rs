@@ -4,10 +4,11 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use super::Engine;
 use super::adding::{Added, Way};
-use super::entry::{Entry, Turn};
+use super::entry::{Entry, Taken, Turn};
 use super::files::{self, DATA, Pair, read_most};
 use super::format::{CHUNK_PIECES, PIECE_BYTES, checksum};
 use super::whole::{Stamp, Whole};
@@ -52,6 +53,12 @@ impl SpillObject {
         let Some(entry) = &self.entry else { return false };
         let look = || self.pair(entry)?.map_or(Ok(false), |pair| entry.is_complete(&pair));
         self.engine.quietly("looking", entry, look()).unwrap_or(false)
+    }
+
+    /// Bytes that are about to be added, for those who do so to count: one number for all who have this version open. None: nothing of it
+    /// can be kept.
+    pub fn coming(&self) -> Option<&AtomicU64> {
+        self.entry.as_ref().map(|entry| &entry.coming)
     }
 
     /// What the bytes of the object take of the disk.
@@ -165,7 +172,7 @@ impl SpillObject {
         }
         self.engine.count_damaged(&self.engine.layout.file(entry.name(), DATA));
         locked.pair.clear_slots(entry.header(), &(piece..piece + 1))?;
-        if locked.take_data()? {
+        if locked.take_data()? == Taken::Free {
             let start = piece * PIECE_BYTES;
             let punched = locked.pair.punch(&(start..start + bytes.len() as u64));
             locked.let_data_go();
@@ -226,9 +233,18 @@ impl SpillObject {
         unchanged
     }
 
+    /// Whether [`verify`](Self::verify) found it good, some time. Does not look at the disk.
+    pub fn was_verified(&self) -> bool {
+        self.entry.as_ref().is_some_and(|entry| entry.verified.lock().is_some())
+    }
+
     /// The whole object, when [`verify`](Self::verify) found it good and nothing changed it since.
     pub fn whole(&self) -> Option<Whole> {
         let entry = self.entry.as_ref()?;
+        self.engine.make_way();
+        if !self.engine.may_pass() {
+            return None;
+        }
         let taken = Whole::take(entry, &self.engine.layout, &self.engine.ledger);
         let whole = self.engine.quietly("passing through", entry, taken).flatten()?;
         // Nobody tells what the kernel reads of it: that somebody opens it is what is known.
@@ -243,6 +259,7 @@ impl SpillObject {
     /// The open files: those that have the names now, not ones that somebody removed.
     fn pair(&self, entry: &Entry) -> io::Result<Option<Arc<Pair>>> {
         entry.close_removed();
+        self.engine.make_way();
         entry.pair(&self.engine.layout)
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::entry::{Removed, Turn};
+use super::entry::{Removed, Taken, Turn};
 use super::files;
 use super::format::Name;
 use super::guard::{Disk, Purpose};
@@ -27,7 +27,7 @@ enum Evicted {
     Freed(u64),
     /// Somebody else changes the object.
     Busy,
-    /// The kernel reads the object from its file.
+    /// The kernel reads the object from its file, or has it mapped for somebody.
     Held,
 }
 
@@ -91,7 +91,7 @@ impl Engine {
             Turn::Contended => return Ok(Evicted::Busy),
             Turn::Locked(_) | Turn::Gone => return Ok(Evicted::Freed(0)),
         };
-        if !locked.take_data()? {
+        if locked.take_data()? != Taken::Free {
             return Ok(Evicted::Held);
         }
         let (before, gone) = (locked.pair.kept_bytes()?, locked.kept_in(chunk)?.next_multiple_of(self.block_bytes));

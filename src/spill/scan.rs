@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-use super::entry::{Entry, Locked, Turn};
+use super::entry::{Entry, Locked, Taken, Turn};
 use super::files::{self, DATA, MAP, Pair};
 use super::format::{Name, PIECE_BYTES};
 use super::ledger::FANS;
@@ -143,7 +143,7 @@ impl Engine {
         let mut kept = named.next_multiple_of(self.block_bytes);
         let taken = files::disk_bytes(&locked.pair.data.metadata()?);
         if taken > named + STRAY_BYTES {
-            let punched = locked.take_data()? && {
+            let punched = locked.take_data()? == Taken::Free && {
                 let punched = punch_strays(&entry, &locked);
                 locked.let_data_go();
                 punched.is_ok()

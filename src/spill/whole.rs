@@ -1,7 +1,7 @@
 //! Objects that are on the disk from end to end, for readers that the kernel serves from the file itself. Nobody checks what they
 //! read. Invariant: the data was found undamaged by this process as it is now, and stays as it is while it is held.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ impl Stamp {
     }
 }
 
-/// A complete object. Eviction may take its name but not its content until this is dropped, which is to happen after the
-/// last read through [`Whole::file`].
+/// A complete object. Eviction may take its name but not its content until this is dropped and nobody has [`Whole::file`] open or mapped
+/// any more.
 #[derive(Debug)]
 pub struct Whole {
     pair: Pair,
@@ -39,17 +39,22 @@ impl Whole {
     /// The data of `entry`, locked; none when it is not what was verified.
     pub(super) fn take(entry: &Entry, layout: &Layout, ledger: &Arc<Ledger>) -> io::Result<Option<Self>> {
         let Some(verified) = *entry.verified.lock() else { return Ok(None) };
-        let open = |ending| files::found(File::open(layout.file(entry.name(), ending)));
-        let (Some(data), Some(map)) = (open(DATA)?, open(MAP)?) else { return Ok(None) };
+        let open = |ending, writable| files::found(OpenOptions::new().read(true).write(writable).open(layout.file(entry.name(), ending)));
+        let (Some(data), Some(map)) = (open(DATA, false)?, open(MAP, true)?) else { return Ok(None) };
         if !try_lock(&data, FlockOperation::NonBlockingLockShared)? {
             return Ok(None);
         }
         // Only now: whoever takes the names or the content holds the other lock meanwhile.
-        let (pair, size) = (Pair { data, map, writable: false }, entry.header().size());
+        let (pair, size) = (Pair::new(layout, data, map, false), entry.header().size());
         let is_verified = Stamp::of(&pair.data.metadata()?) == verified && pair.is_intact(size)?;
         // The clock of a file system may be so coarse that a hole leaves the stamp as it was, but it takes the slots.
         let is_whole = is_verified && entry.is_complete(&pair)?;
-        Ok(is_whole.then(|| Self { pair, size, ledger: ledger.clone() }))
+        if !is_whole {
+            return Ok(None);
+        }
+        // Mappings outlive this: who changes the data has to look for them from now on.
+        pair.set_passed(true)?;
+        Ok(Some(Self { pair, size, ledger: ledger.clone() }))
     }
 
     /// The bytes of the object, read-only. Only the file itself is meant: nobody else may lock it.

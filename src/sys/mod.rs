@@ -1,15 +1,17 @@
-//! The only unsafe code: memory mappings, the buffer that fills from the front while it is being read, and
-//! the one that its owner writes anywhere.
+//! The only unsafe code: memory mappings, the buffer that fills from the front while it is being read, the one that its owner
+//! writes anywhere, and system calls on descriptors that nobody else wraps.
 //! Each piece has a safe interface and its own tests.
 
 #![allow(unsafe_code, reason = "the one place for it: every block says which invariant it stands on")]
 
 mod descriptor;
 mod front;
+mod lease;
 mod memory;
 mod window;
 
 pub use descriptor::duplicate;
 pub use front::{FrontReader, FrontWriter, front};
+pub use lease::is_open_elsewhere;
 pub use memory::Memory;
 pub use window::Window;

@@ -209,6 +209,17 @@ impl Files {
         file.returns(&object).then_some(whole)
     }
 
+    /// Whether [`whole`](Self::whole) is worth asking, which reads from the disk.
+    pub fn may_be_whole(&self, handle: HandleId) -> bool {
+        let file = self.open.read().get(&handle).cloned();
+        file.is_some_and(|file| file.version.lock().object.may_be_whole())
+    }
+
+    /// The next open of the name of `ino` gets another inode; those who have it open go on as they are.
+    pub fn retire(&self, ino: Inode) {
+        self.names.retire(ino);
+    }
+
     /// The kernel closed the handle for good.
     pub fn release(&self, handle: HandleId) {
         let file = self.open.write().remove(&handle);
@@ -299,12 +310,14 @@ impl Files {
 
     fn opened(&self, ino: Inode, direct: bool, meta: &ObjectMeta) -> Opened {
         let handle = self.new_handle();
-        let before = self.open_as(handle, ino, direct, meta);
-        Opened { handle, keep_pages: before == Before::Same, direct: false }
+        let keep_pages = self.open_as(handle, ino, direct, meta);
+        Opened { handle, keep_pages, direct: false }
     }
 
-    fn open_as(&self, handle: HandleId, ino: Inode, direct: bool, meta: &ObjectMeta) -> Before {
+    /// Whether the kernel's pages are of this version.
+    fn open_as(&self, handle: HandleId, ino: Inode, direct: bool, meta: &ObjectMeta) -> bool {
         let (state, before) = self.on_version(ino, meta);
+        let keeps_pages = before == Before::Same && !state.has_older_pages.swap(false, Ordering::SeqCst);
         let object = Arc::new(self.reader.open(meta));
         for next in self.names.next_files(&meta.key) {
             self.reader.expect(&next);
@@ -312,7 +325,7 @@ impl Files {
         let version = Mutex::new(Version { object, state, has_returned: false });
         let file = OpenFile { ino, direct, version };
         self.open.write().insert(handle, Arc::new(file));
-        before
+        keeps_pages
     }
 
     /// A version of `ino` was seen: the one that counts from now on. Handles of another one read no more, because what
@@ -352,7 +365,12 @@ impl Files {
             file.version.lock().state.superseded.fetch_or(!contradicts, Ordering::SeqCst);
             return Err(Error::Stale(error));
         }
-        let old_pages = file.version.lock().state.returned.load(Ordering::SeqCst);
+        let state = Arc::clone(&file.version.lock().state);
+        if file.direct && self.is_read_through_pages(file.ino, &state) {
+            // Whoever opens the inode next would share the pages of those.
+            return Err(Error::Stale(error));
+        }
+        let old_pages = state.returned.load(Ordering::SeqCst);
         self.tell(file.ino, old_pages).await;
         let mut version = file.version.lock();
         if !Arc::ptr_eq(&version.object, gone) {
@@ -375,9 +393,19 @@ impl Files {
             // answer for the end of the file only when nothing changed the attributes since it asked, and we just did.
             return Err(Error::Stale(error));
         }
+        state.has_older_pages.fetch_or(old_pages, Ordering::SeqCst);
         version.state = state;
         version.object = Arc::new(self.reader.open(&meta));
         Ok(())
+    }
+
+    /// Whether the kernel has pages, or a file, of this version for handles that are open.
+    fn is_read_through_pages(&self, ino: Inode, state: &Arc<VersionState>) -> bool {
+        let open: Vec<_> = self.open.read().values().filter(|file| file.ino == ino && !file.direct).cloned().collect();
+        open.iter().any(|file| {
+            let version = file.version.lock();
+            version.has_returned && Arc::ptr_eq(&version.state, state)
+        })
     }
 }
 

@@ -25,6 +25,8 @@ pub(super) struct VersionState {
     pub superseded: AtomicBool,
     /// Bytes were returned through some handle, and may be in the kernel's pages.
     pub returned: AtomicBool,
+    /// A handle has moved on to it, and the kernel may have pages of the version before: the next open drops them.
+    pub has_older_pages: AtomicBool,
 }
 
 #[derive(Debug)]

@@ -1,4 +1,5 @@
-//! chmod, chown, utimens and truncate. Invariant: what was set is what the next stat shows, whether or not the store keeps it.
+//! chmod, chown, utimens and truncate. Invariant: what was set is what the next stat shows, whether or not the store keeps it. Only where a
+//! file has lost its name through this mount nothing is kept: another one may have the name.
 
 use std::time::{Duration, SystemTime};
 
@@ -34,11 +35,18 @@ impl Edits {
         if let Some(size) = set.size {
             self.set_size(ino, handle, size).await?;
         }
-        if set.own != NewAttributes::default() {
+        if set.own != NewAttributes::default() && !self.lost_its_name(ino) {
             let own = self.without_privileges(ino, set.own).await?;
             self.set_own(ino, own).await?;
         }
-        self.names.getattr(ino).await
+        match self.files.attributes_of_old(ino).or_else(|| self.attributes_of_removed(ino)) {
+            Some(old) => Ok((old, Duration::ZERO)),
+            None => self.names.getattr(ino).await,
+        }
+    }
+
+    fn lost_its_name(&self, ino: Inode) -> bool {
+        self.names.is_removed(ino) || self.names.drafts.get(ino).is_some_and(|draft| draft.is_unlinked())
     }
 
     async fn set_size(&self, ino: Inode, handle: Option<HandleId>, size: u64) -> Result<()> {
@@ -79,7 +87,7 @@ impl Edits {
         if let Some(draft) = self.names.drafts.get(ino) {
             // After a commit that is under way: what is set belongs to the version that it makes.
             let _turn = draft.turn.lock().await;
-            if draft.is_unlinked() || draft.content.is_dirty() || draft.is_new() {
+            if draft.content.is_dirty() || draft.is_new() {
                 self.names.own.set(&draft.key(), new, None);
                 return Ok(());
             }

@@ -15,7 +15,10 @@ use crate::support::mounts::{Daemon, Mount, trial, trial_as_root};
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("a_directory_that_is_deleted_meanwhile_costs_requests_and_nothing_else", || {
-            during(|directory, _| fs::remove_dir_all(directory).expect("it can be removed"));
+            during(|directory, _| {
+                // Not at the first try when the daemon makes a file in the moment in between.
+                assert!((0..1000).any(|_| fs::remove_dir_all(directory).is_ok()), "it cannot be removed");
+            });
         }),
         trial("flipped_bytes_are_fetched_again", || {
             during(|directory, _| {

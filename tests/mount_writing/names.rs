@@ -24,6 +24,7 @@ pub fn trials() -> Vec<Trial> {
         trial("readers_never_see_bytes_of_another_file_while_all_is_renamed", rename_among_readers),
         trial("links_lead_where_they_were_told_to", links),
         trial("attributes_hold_for_the_life_of_the_mount", attributes),
+        trial("a_handle_whose_name_is_gone_sets_nothing_on_who_has_the_name_now", attributes_of_removed),
         trial("attributes_can_be_kept_in_the_bucket", posix_attributes),
         trial("a_new_owner_takes_privileges_from_a_program", privileges),
         trial("attributes_of_directories_are_seen_by_another_mount", posix_directories),
@@ -260,6 +261,29 @@ fn attributes() {
     assert_eq!(shown.mode() & 0o7777, 0o750);
     assert!(shown.modified().expect("it is told") > time, "a time belongs to what was written");
     assert!(server.metadata("moved").is_empty(), "nothing is stored");
+}
+
+fn attributes_of_removed() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let path = mount.join("file");
+    fs::write(&path, b"old").expect("it is written");
+    let (read, written) = (File::open(&path).expect("it is there"), File::options().write(true).open(&path).expect("it is there"));
+    let mut draft = File::create(mount.join("draft")).expect("it can be made");
+    draft.write_all(b"begun").expect("it can be written");
+    for name in ["file", "draft"] {
+        fs::remove_file(mount.join(name)).expect("it is there");
+        fs::write(mount.join(name), b"another").expect("it is written");
+    }
+    let before = fs::metadata(&path).expect("it is there").mode();
+    for handle in [read, written, draft] {
+        handle.set_permissions(fs::Permissions::from_mode(0o700)).expect("it is taken");
+        assert_eq!(handle.metadata().expect("it is open").nlink(), 0);
+    }
+    for name in ["file", "draft"] {
+        let now = fs::metadata(mount.join(name)).expect("it is there");
+        assert_eq!((now.mode(), now.len()), (before, 7), "{name}");
+    }
 }
 
 fn posix_attributes() {

@@ -125,4 +125,37 @@ async fn pages_are_dropped_only_where_there_are_old_ones() {
     store.put("a", "the third");
     let (read, changes) = tokio::join!(content(&files, direct), told(&files));
     assert_eq!((&read[..], changes.inodes, changes.old_pages), (&b"the third"[..], vec![ino], vec![ino]));
+    // The kernel may not have dropped them yet.
+    let keeps = || files.try_open(ino, false).unwrap().unwrap().keep_pages;
+    assert_eq!([keeps(), keeps()], [false, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_reads_past_the_pages_does_not_move_on_beside_one_that_reads_through_them() {
+    const SIZE: u64 = 64 << 20;
+    let store = Memory::default();
+    store.put_synthetic("a", SIZE);
+    let (names, files) = mounted(store.clone());
+    let ino = listed(&names).await;
+    let at = async |opened: Opened, offset: u64| {
+        let file = files.get(opened.handle).unwrap();
+        let read = file.begin(1, offset, 4096);
+        files.finish(&file, read).await
+    };
+    let [paged, direct] = [false, true].map(|direct| files.try_open(ino, direct).unwrap().unwrap());
+    at(paged, 0).await.unwrap();
+    store.put_synthetic("a", SIZE);
+    // Not in memory: it is asked for, and another version is there.
+    let stale = at(direct, SIZE - 4096).await;
+    assert!(matches!(stale, Err(Error::Stale(_))), "{stale:?}");
+    // Who opens it now gets an inode, and pages, of its own.
+    assert!(matches!(files.open(ino, false).await, Err(Error::Retired)));
+    // Beside others that read past the pages it moves on.
+    [paged, direct].iter().for_each(|opened| files.release(opened.handle));
+    let first = files.open(ino, true).await.unwrap();
+    let second = files.try_open(ino, true).unwrap().unwrap();
+    at(first, 0).await.unwrap();
+    store.put_synthetic("a", SIZE + 1);
+    let (read, _) = tokio::join!(at(second, SIZE - 4095), told(&files));
+    assert_eq!(read.unwrap().len(), 4096);
 }
