@@ -9,6 +9,7 @@ mod demo;
 mod evict;
 mod flags;
 mod foreign;
+mod get;
 mod locate;
 mod ls;
 mod man;
@@ -83,6 +84,7 @@ enum Command {
     Ls(ls::Args),
     Stat(stat::Args),
     Cat(cat::Args),
+    Get(Box<get::Args>),
     Rm(rm::Args),
     Mpu(mpu::Args),
     Completions(completions::Args),
@@ -133,6 +135,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Ls(args) => ls::run(&args),
             Command::Stat(args) => stat::run(&args),
             Command::Cat(args) => cat::run(&args),
+            Command::Get(args) => get::run(&args),
             Command::Rm(args) => rm::run(&args),
             Command::Mpu(args) => mpu::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),

@@ -59,6 +59,11 @@ impl Remote {
         Ok(Self { store, key: Key::from(key), shown, location })
     }
 
+    /// Which bucket, and where.
+    pub fn location(&self) -> String {
+        self.location.to_string()
+    }
+
     /// What the store said, for a person.
     pub fn failed(&self, error: Error) -> Failure {
         match error.kind {
