@@ -22,7 +22,7 @@
 //! 10. An error is born where the fact is known with operation and key, is translated once a layer, becomes an errno in one
 //!     exhaustive table, and is logged once, where it ends.
 //!
-//! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`config`], [`fuse`], [`admin`], [`vfs`], [`writer`],
+//! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`transfer`], [`config`], [`fuse`], [`admin`], [`vfs`], [`writer`],
 //! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`logging`], [`metrics`], [`sys`] and [`units`].
 
 #![deny(clippy::unwrap_used)]
@@ -40,6 +40,7 @@ pub mod reader;
 pub mod spill;
 pub mod store;
 pub mod sys;
+pub mod transfer;
 pub mod units;
 pub mod vfs;
 pub mod writer;

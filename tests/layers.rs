@@ -17,6 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["admin"],
     &["fuse"],
     &["config"],
+    &["transfer"],
     &["mount"],
     &["demo"],
     &["cli"],
@@ -38,6 +39,7 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["syslog_tracing", "tracing_subscriber"], &["logging.rs"]),
     (&["toml", "strsim"], &["config/"]),
     (&["sd_notify"], &["cli/"]),
+    (&["globset"], &["transfer/"]),
 ];
 
 /// Words of the language that belong to one place.

@@ -2,13 +2,16 @@
 //! that names clap and prints. Invariant: every failure is one line `windlass: what failed: why, what to try`,
 //! except that clap shows mistakes in flags in its own form.
 
+mod cat;
 mod completions;
 mod daemon;
 mod demo;
 mod evict;
 mod flags;
 mod foreign;
+mod get;
 mod locate;
+mod ls;
 mod man;
 mod mount;
 mod mountinfo;
@@ -17,6 +20,9 @@ mod mpu;
 mod progress;
 mod ready;
 mod refresh;
+mod remote;
+mod rm;
+mod stat;
 mod stats;
 mod umount;
 mod warm;
@@ -75,6 +81,11 @@ enum Command {
     Warm(Box<warm::Args>),
     Evict(evict::Args),
     Demo(demo::Args),
+    Ls(ls::Args),
+    Stat(stat::Args),
+    Cat(cat::Args),
+    Get(Box<get::Args>),
+    Rm(rm::Args),
     Mpu(mpu::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -121,6 +132,11 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Warm(args) => warm::run(&args),
             Command::Evict(args) => evict::run(&args),
             Command::Demo(args) => demo::run(&args),
+            Command::Ls(args) => ls::run(&args),
+            Command::Stat(args) => stat::run(&args),
+            Command::Cat(args) => cat::run(&args),
+            Command::Get(args) => get::run(&args),
+            Command::Rm(args) => rm::run(&args),
             Command::Mpu(args) => mpu::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),
             Command::Man(args) => man::run(&args, Cli::command()),

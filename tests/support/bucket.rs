@@ -84,6 +84,15 @@ impl Bucket {
         self.lock().put(key, About::default(), |version| Content::Synthetic(size, Synthetic::of(&key.into(), version)))
     }
 
+    /// Changes one byte of a stored object and nothing that is known of it.
+    pub fn spoil(&self, key: &str, at: usize) {
+        if let Some(Object { content: Content::Stored(bytes), .. }) = self.lock().by_key.get_mut(&Key::from(key)) {
+            let mut spoiled = bytes.to_vec();
+            spoiled[at] ^= 1;
+            *bytes = spoiled.into();
+        }
+    }
+
     pub fn delete(&self, key: &str) -> bool {
         self.lock().by_key.remove(&Key::from(key)).is_some()
     }

@@ -129,6 +129,11 @@ impl S3Server {
         self.bucket.synthetic(key)
     }
 
+    /// Changes one byte of an object and tells nobody.
+    pub fn spoil(&self, key: &str, at: usize) {
+        self.bucket.spoil(key, at);
+    }
+
     pub fn delete(&self, key: &str) -> bool {
         self.bucket.delete(key)
     }

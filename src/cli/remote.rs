@@ -1,0 +1,169 @@
+//! A place in a bucket for commands that mount nothing: what they take to reach it, the store behind it, and what its errors are to a
+//! person. Invariant: the key is what was typed, byte for byte, so that every object can be named.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::json;
+use tokio::runtime::{Builder, Runtime};
+
+use super::flags::StoreFlags;
+use super::{Failure, mount as mount_command};
+use crate::config::{Input, Place, Program};
+use crate::metrics::Metrics;
+use crate::mount;
+use crate::store::{self, Error, ErrorKind, Key, Location, ObjectMeta, ObjectStore};
+use crate::transfer;
+
+/// How a bucket is reached.
+#[derive(Debug, clap::Args)]
+pub struct Reach {
+    /// TOML file with options under their names.
+    #[arg(long, value_name = "FILE")]
+    config: Option<String>,
+    #[command(flatten)]
+    flags: StoreFlags,
+}
+
+/// A place in a bucket.
+#[derive(Debug)]
+pub struct Remote {
+    pub store: Arc<dyn ObjectStore>,
+    /// What was named: an object, a directory with or without its slash, or nothing for the whole bucket.
+    pub key: Key,
+    /// As it was typed.
+    pub shown: String,
+    location: Location,
+}
+
+/// What everything that talks to a store runs on.
+pub fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_multi_thread().enable_all().build().map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))
+}
+
+impl Remote {
+    /// The place that SOURCE names. The store is not asked yet.
+    pub async fn open(source: &OsStr, reach: &Reach) -> Result<Self, Failure> {
+        let shown = source.to_string_lossy().into_owned();
+        let (bucket, key) = split(source.as_bytes());
+        let mut flags = reach.flags.0.clone();
+        flags.extend(reach.config.clone().map(|path| ("config".to_owned(), Some(path))));
+        let environment = mount_command::environment();
+        let places = vec![OsString::from(OsStr::from_bytes(bucket))];
+        let place = Place::gather(&Input { program: Program::Native, places, environment, flags, ..Input::default() })?;
+        let location = Location::describe(&place.store);
+        let failed = |error| refusal(&location, error);
+        let store = store::open(&place.store, Arc::new(Metrics::default())).await.map_err(failed)?;
+        Ok(Self { store, key: Key::from(key), shown, location })
+    }
+
+    /// Which bucket, and where.
+    pub fn location(&self) -> String {
+        self.location.to_string()
+    }
+
+    /// What the store said, for a person.
+    pub fn failed(&self, error: Error) -> Failure {
+        match error.kind {
+            ErrorKind::NotFound => self.missing(),
+            ErrorKind::Replaced => Failure::internal(format!("\"{}\" was replaced meanwhile: run it again", error.key)),
+            _ => refusal(&self.location, error),
+        }
+    }
+
+    /// What ended a transfer, for a person.
+    pub fn ended(&self, error: transfer::Error) -> Failure {
+        match error {
+            transfer::Error::Store(error) => self.failed(error),
+            other => Failure::internal(other.to_string()),
+        }
+    }
+
+    /// There is nothing of that name.
+    pub fn missing(&self) -> Failure {
+        Failure { code: 4, message: format!("{}: there is no such object", self.shown) }
+    }
+
+    /// The object of that name, if there is one.
+    pub async fn object(&self) -> Result<Option<ObjectMeta>, Failure> {
+        if self.key.as_bytes().is_empty() {
+            return Ok(None);
+        }
+        match self.store.head(&self.key).await {
+            Ok(meta) => Ok(Some(meta)),
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Whether something lies below that name.
+    pub async fn is_directory(&self) -> Result<bool, Failure> {
+        let prefix = transfer::directory_of(&self.key);
+        let request = store::ListRequest { prefix, delimited: true, token: None, max_keys: 1 };
+        let page = self.store.list(&request).await.map_err(|error| self.failed(error))?;
+        Ok(!page.objects.is_empty() || !page.prefixes.is_empty())
+    }
+}
+
+/// The bucket with its scheme, and the key.
+fn split(source: &[u8]) -> (&[u8], &[u8]) {
+    let scheme = source.windows(3).position(|three| three == b"://").map(|at| at + 3);
+    let from = scheme.unwrap_or(0);
+    // Without a scheme it is `bucket:/prefix`.
+    let end = source[from..].iter().position(|&b| b == if scheme.is_some() { b'/' } else { b':' }).map_or(source.len(), |at| from + at);
+    let rest = source.get(end + 1..).unwrap_or_default();
+    let key = if scheme.is_some() { rest } else { rest.strip_prefix(b"/").unwrap_or(rest) };
+    (&source[..end], key)
+}
+
+fn refusal(location: &Location, error: Error) -> Failure {
+    let failure = mount::Error::Store { location: Box::new(location.clone()), source: Box::new(error) };
+    Failure { code: failure.exit_code(), message: failure.to_string().replacen("cannot mount", "cannot ask", 1) }
+}
+
+/// A name on a line of its own: what would end the line or move the cursor is escaped.
+pub fn line_of(name: &[u8]) -> String {
+    let text = String::from_utf8_lossy(name);
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// Facts about an object as JSON.
+pub fn to_json(meta: &ObjectMeta) -> serde_json::Value {
+    json!({
+        "key": String::from_utf8_lossy(meta.key.as_bytes()),
+        "size_bytes": meta.size,
+        "modified_unix_seconds": unix_seconds(meta.modified),
+        "etag": meta.etag.as_str(),
+    })
+}
+
+fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_a_bucket_and_every_byte_of_a_key() {
+        for (source, bucket, key) in [
+            ("s3://b", "s3://b", ""),
+            ("s3://b/", "s3://b", ""),
+            ("s3://b/a/b", "s3://b", "a/b"),
+            ("oss://b/a/", "oss://b", "a/"),
+            ("s3://b//a", "s3://b", "/a"),
+            ("b:/a/b", "b", "a/b"),
+            ("b", "b", ""),
+        ] {
+            assert_eq!(split(source.as_bytes()), (bucket.as_bytes(), key.as_bytes()), "{source}");
+        }
+    }
+
+    #[test]
+    fn a_name_stays_on_its_line() {
+        assert_eq!(line_of("ä b\n\u{1b}[31m".as_bytes()), "ä b\\n\\u{1b}[31m");
+    }
+}

@@ -1,0 +1,86 @@
+//! Where the bytes of a part land: a piece of memory that is written to its place in a file whenever it is full. Invariant: what was
+//! summed is what was written.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::OnBytes;
+use crate::budget::Lease;
+use crate::store::{ETag, Part, Polynomial, RangeSink};
+use crate::sys::Window;
+
+/// See the module.
+pub(super) struct Landing {
+    file: Arc<File>,
+    memory: Window<Lease>,
+    filled: usize,
+    /// Where in the file the first byte of the memory belongs.
+    at: u64,
+    /// Bytes of the part that have not come.
+    missing: u64,
+    polynomial: Polynomial,
+    sums: Vec<Part>,
+    failed: Option<io::Error>,
+    stop: Arc<Notify>,
+    on_bytes: OnBytes,
+}
+
+impl Landing {
+    /// For `len` bytes at the offset `at` of a file.
+    pub fn new(file: Arc<File>, memory: Window<Lease>, at: u64, len: u64, polynomial: Polynomial, on_bytes: OnBytes) -> Self {
+        let stop = Arc::default();
+        Self { file, memory, filled: 0, at, missing: len, polynomial, sums: Vec::new(), failed: None, stop, on_bytes }
+    }
+
+    /// Told when the rest need not come, because the file does not take it.
+    pub fn stop(&self) -> Arc<Notify> {
+        Arc::clone(&self.stop)
+    }
+
+    /// The sum of what was written.
+    pub fn finish(self) -> io::Result<u64> {
+        let sum = self.polynomial.of_parts(&self.sums).expect("every piece has its sum");
+        self.failed.map_or(Ok(sum), Err)
+    }
+
+    fn write(&mut self) {
+        let bytes = &self.memory.bytes()[..self.filled];
+        // A write into the page cache, which waits when the disk is slower than the network: other tasks move to other threads.
+        let (sum, written) = tokio::task::block_in_place(|| (self.polynomial.of(bytes), self.file.write_all_at(bytes, self.at)));
+        if let Err(error) = written {
+            self.failed = Some(error);
+            self.stop.notify_one();
+        }
+        self.sums.push(piece(bytes.len() as u64, sum));
+        (self.on_bytes)(self.filled as u64);
+        self.at += self.filled as u64;
+        self.filled = 0;
+    }
+}
+
+/// A stretch of content and its sum.
+pub(super) fn piece(size: u64, sum: u64) -> Part {
+    Part { number: 0, etag: ETag::from(""), size, crc64: Some(sum) }
+}
+
+impl RangeSink for Landing {
+    fn spare(&mut self) -> &mut [u8] {
+        let room = (self.memory.len() - self.filled) as u64;
+        let end = self.filled + room.min(self.missing) as usize;
+        &mut self.memory.bytes_mut()[self.filled..end]
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.filled += n;
+        self.missing -= n as u64;
+        if self.failed.is_some() {
+            self.filled = 0;
+        } else if self.filled == self.memory.len() || self.missing == 0 {
+            self.write();
+        }
+    }
+}

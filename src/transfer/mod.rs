@@ -1,0 +1,29 @@
+//! Moving objects between a bucket and this machine without a mount: what is behind `windlass get`, `cat`, `ls` and `rm`. What decides
+//! (which bytes, which parts, how much at once, which names) is pure; what acts knows no command line and prints nothing. Invariant: a
+//! file appears under its final name whole and checked, or not at all.
+
+mod checkpoint;
+mod error;
+mod get;
+mod knee;
+mod landing;
+mod plan;
+mod remove;
+mod span;
+mod stream;
+mod target;
+mod walk;
+
+use std::sync::Arc;
+
+pub use error::{Error, Result};
+pub use get::{Getting, Got, get};
+pub use knee::Knee;
+pub use plan::{Asked, Parallel, Plan, PlanError};
+pub use remove::{At, remove};
+pub use span::{Last, Span, SpanError};
+pub use stream::{Streaming, stream};
+pub use walk::{Listing, directory_of};
+
+/// Who is told of bytes as they arrive.
+pub type OnBytes = Arc<dyn Fn(u64) + Send + Sync>;

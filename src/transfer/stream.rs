@@ -1,0 +1,112 @@
+//! Bytes of one object in their order, fetched in parts ahead of whoever takes them: for standard output and other things that cannot be
+//! written at an offset. Invariant: at most `ahead` parts are in memory, and nothing is handed over out of order.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{Error, Result};
+use crate::budget::{Budget, Lease};
+use crate::store::{Crc64, Details, ObjectStore, Part, RangeRequest, RangeSink};
+use crate::sys::Window;
+
+/// How to fetch.
+#[derive(Clone, Copy, Debug)]
+pub struct Streaming {
+    pub part_bytes: u64,
+    /// Parts in memory, of which one is being taken.
+    pub ahead: usize,
+}
+
+/// Hands the bytes of `range` to `take`, which may end it early by answering false, and checks them when they are the whole object and
+/// the store keeps a sum of it.
+///
+/// # Errors
+/// What the store or `take` answers, or that the sum is another one: then the bytes have been handed over already.
+pub async fn stream(
+    store: &Arc<dyn ObjectStore>,
+    budget: &Arc<Budget>,
+    details: &Details,
+    range: Range<u64>,
+    how: Streaming,
+    mut take: impl FnMut(&[u8]) -> Result<bool>,
+) -> Result<()> {
+    let whole = range == (0..details.meta.size);
+    let crc = details.crc64.filter(|_| whole);
+    let mut parts = Vec::new();
+    let mut starts = range.clone().step_by(usize::try_from(how.part_bytes).unwrap_or(usize::MAX).max(1));
+    let mut fetching = VecDeque::new();
+    loop {
+        while fetching.len() < how.ahead.max(1)
+            && let Some(start) = starts.next()
+        {
+            let range = start..range.end.min(start.saturating_add(how.part_bytes));
+            let request = RangeRequest { key: details.meta.key.clone(), range, etag: details.meta.etag.clone() };
+            // In the order of the parts, so that the one that is wanted first never waits for memory that others hold.
+            let lease = budget.lease(length(&request.range)).await.map_err(Error::Memory)?;
+            fetching.push_back(Fetching(tokio::spawn(fetch(Arc::clone(store), request, lease))));
+        }
+        let Some(mut next) = fetching.pop_front() else { break };
+        let filled = (&mut next.0).await.expect("a fetch does not panic, and nobody else aborts it")?;
+        let bytes = filled.bytes();
+        if let Some(crc) = crc {
+            let sum = tokio::task::block_in_place(|| crc.polynomial.of(bytes));
+            parts.push(Part { number: 0, etag: details.meta.etag.clone(), size: bytes.len() as u64, crc64: Some(sum) });
+        }
+        // Whoever takes them may block for as long as a pipe is full.
+        if !tokio::task::block_in_place(|| take(bytes))? {
+            return Ok(());
+        }
+    }
+    crc.map_or(Ok(()), |crc| check(crc, &parts, details))
+}
+
+/// Compares the sum of `parts`, in their order, with that of the store.
+pub(super) fn check(crc: Crc64, parts: &[Part], details: &Details) -> Result<()> {
+    match crc.polynomial.of_parts(parts) {
+        Some(found) if found != crc.value => Err(Error::Checksum { key: details.meta.key.clone(), found, expected: crc.value }),
+        _ => Ok(()),
+    }
+}
+
+/// A part on its way. Dropped, it is not wanted any more.
+struct Fetching(tokio::task::JoinHandle<Result<Filled>>);
+
+impl Drop for Fetching {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+async fn fetch(store: Arc<dyn ObjectStore>, request: RangeRequest, lease: Lease) -> Result<Filled> {
+    let mut filled = Filled { memory: Window::new(lease, length(&request.range)), at: 0 };
+    store.get_range(&request, &mut filled).await?;
+    Ok(filled)
+}
+
+/// A length in memory.
+fn length(range: &Range<u64>) -> usize {
+    usize::try_from(range.end - range.start).expect("parts fit in memory, or the budget says so")
+}
+
+/// Memory that fills from its front.
+struct Filled {
+    memory: Window<Lease>,
+    at: usize,
+}
+
+impl Filled {
+    fn bytes(&self) -> &[u8] {
+        &self.memory.bytes()[..self.at]
+    }
+}
+
+impl RangeSink for Filled {
+    fn spare(&mut self) -> &mut [u8] {
+        &mut self.memory.bytes_mut()[self.at..]
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.at += n;
+    }
+}

@@ -1,0 +1,139 @@
+//! The file that becomes the target: room for all of it beside the target, and its name when it is whole. Invariant: the final name
+//! shows the old file or the whole new one; what is unfinished is removed, unless a checkpoint goes on with it.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rustix::fs::{FallocateFlags, fallocate};
+use tempfile::{Builder, TempPath};
+
+use super::{Error, Result};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Target {
+    pub file: Arc<File>,
+    unfinished: Unfinished,
+    path: PathBuf,
+}
+
+#[derive(Debug)]
+enum Unfinished {
+    /// Removed when it is dropped.
+    Temporary(TempPath),
+    Kept(PathBuf),
+}
+
+impl Target {
+    /// Room for `len` bytes. With a name the file is the same in the next run, with what is in it.
+    pub fn open(path: &Path, len: u64, name: Option<&str>) -> Result<Self> {
+        // A link stays, and what it leads to is replaced.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let failed = || Error::local("write", &path);
+        if path.is_dir() {
+            return Err(failed()(io::ErrorKind::IsADirectory.into()));
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let (file, unfinished) = match name {
+            None => {
+                let mut builder = Builder::new();
+                let builder = builder.prefix(".windlass-").suffix(".part");
+                let made = builder.permissions(Permissions::from_mode(0o666)).tempfile_in(parent).map_err(failed())?;
+                let (file, path) = made.into_parts();
+                (file, Unfinished::Temporary(path))
+            }
+            Some(name) => {
+                let kept = parent.join(format!(".{name}.part"));
+                let file = File::options().read(true).write(true).create(true).truncate(false).open(&kept).map_err(failed())?;
+                (file, Unfinished::Kept(kept))
+            }
+        };
+        reserve(&file, len).map_err(failed())?;
+        Ok(Self { file: Arc::new(file), unfinished, path })
+    }
+
+    /// Gives it its name, as old as the object.
+    pub fn finish(self, modified: SystemTime) -> Result<()> {
+        let Self { file, unfinished, path } = self;
+        let failed = || Error::local("write", &path);
+        // File systems without times are still good for content.
+        let _ = file.set_modified(modified);
+        file.sync_all().map_err(failed())?;
+        match unfinished {
+            Unfinished::Temporary(made) => made.persist(&path).map_err(|error| failed()(error.error))?,
+            Unfinished::Kept(kept) => fs::rename(&kept, &path).map_err(failed())?,
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed())
+    }
+
+    /// Removes also what was kept.
+    pub fn discard(self) {
+        if let Unfinished::Kept(path) = self.unfinished {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// A full disk says so before the first byte is fetched, where the file system can tell.
+fn reserve(file: &File, len: u64) -> io::Result<()> {
+    file.set_len(len)?;
+    if len == 0 {
+        return Ok(());
+    }
+    match fallocate(file, FallocateFlags::empty(), 0, len) {
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+        other => other.map_err(io::Error::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn a_target_appears_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "old").unwrap();
+        let target = Target::open(&path, 5, None).unwrap();
+        target.file.write_all_at(b"whole", 0).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        drop(target);
+        assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"old".to_vec(), 1));
+        let target = Target::open(&path, 5, None).unwrap();
+        target.file.write_all_at(b"whole", 0).unwrap();
+        target.finish(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"whole".to_vec(), 1));
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), SystemTime::UNIX_EPOCH);
+    }
+
+    #[test]
+    fn a_named_one_is_found_again_until_it_is_finished() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        Target::open(&path, 5, Some("x")).unwrap().file.write_all_at(b"half", 0).unwrap();
+        assert!(!path.exists() && dir.path().join(".x.part").exists());
+        let target = Target::open(&path, 5, Some("x")).unwrap();
+        target.file.write_all_at(b"!", 4).unwrap();
+        target.finish(SystemTime::now()).unwrap();
+        assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"half!".to_vec(), 1));
+    }
+
+    #[test]
+    fn the_file_behind_a_link_is_replaced_and_a_directory_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        Target::open(&link, 0, None).unwrap().finish(SystemTime::now()).unwrap();
+        assert!(link.is_symlink() && fs::read(&file).unwrap().is_empty());
+        assert!(Target::open(dir.path(), 0, None).unwrap_err().to_string().contains("directory"));
+    }
+}

@@ -1,0 +1,53 @@
+//! The names below a prefix, page by page. Invariant: a page is asked for only when the one before has been used, so a listing of any
+//! length costs the memory of one page.
+
+use std::sync::Arc;
+
+use crate::store::{self, Key, ListPage, ListRequest, ObjectStore};
+
+/// A listing under way.
+#[derive(Debug)]
+pub struct Listing {
+    store: Arc<dyn ObjectStore>,
+    request: Option<ListRequest>,
+}
+
+/// Most names in a page of S3 and OSS.
+const PAGE: u16 = 1000;
+
+impl Listing {
+    /// Everything below `prefix`, or with `delimited` one level of it.
+    pub fn new(store: Arc<dyn ObjectStore>, prefix: Key, delimited: bool) -> Self {
+        Self { store, request: Some(ListRequest { prefix, delimited, token: None, max_keys: PAGE }) }
+    }
+
+    /// The next page; none after the last.
+    ///
+    /// # Errors
+    /// What the store answers.
+    pub async fn next(&mut self) -> store::Result<Option<ListPage>> {
+        let Some(request) = &self.request else { return Ok(None) };
+        let page = self.store.list(request).await?;
+        // A store that repeats a token would be listed for ever.
+        let token = page.next.clone().filter(|token| request.token.as_ref() != Some(token));
+        self.request = token.map(|token| ListRequest { token: Some(token), ..request.clone() });
+        Ok(Some(page))
+    }
+}
+
+/// The prefix of what lies in the directory that a person named: with the slash at its end, or without.
+pub fn directory_of(key: &Key) -> Key {
+    if key.is_prefix() { key.clone() } else { key.join(b"/") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_named_with_and_without_its_slash() {
+        for (key, directory) in [("", ""), ("a", "a/"), ("a/", "a/"), ("a/b", "a/b/")] {
+            assert_eq!(directory_of(&Key::from(key)), Key::from(directory));
+        }
+    }
+}
