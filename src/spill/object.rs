@@ -16,6 +16,15 @@ use super::whole::{Stamp, Whole};
 /// Pieces that are read at once: what a reader asks for is seldom more than a chunk.
 const BATCH: u64 = CHUNK_PIECES;
 
+/// For whom something is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ForWhom {
+    /// Whoever has it open: a sign that it is worth keeping.
+    Somebody,
+    /// To see whether it is good, which says nothing of that: else what was looked through would stay and what comes new would go.
+    Ourselves,
+}
+
 /// One version of one object. Clones are the same object.
 #[derive(Clone, Debug)]
 pub struct SpillObject {
@@ -74,26 +83,31 @@ impl SpillObject {
         let Some(entry) = &self.entry else { return 0 };
         let wanted = usize::try_from(entry.header().size().saturating_sub(offset)).unwrap_or(usize::MAX).min(into.len());
         let into = &mut into[..wanted];
+        let done = self.read_for(ForWhom::Somebody, entry, offset, into);
+        self.engine.count_read(done as u64, (wanted - done) as u64);
+        done
+    }
+
+    fn read_for(&self, whom: ForWhom, entry: &Entry, offset: u64, into: &mut [u8]) -> usize {
         let mut done = 0;
-        while done < wanted {
-            let read = self.read_some(entry, offset + done as u64, &mut into[done..]);
+        while done < into.len() {
+            let read = self.read_some(whom, entry, offset + done as u64, &mut into[done..]);
             match self.engine.quietly("reading", entry, read) {
                 Some(read) if read > 0 => done += read,
                 _ => break,
             }
         }
-        self.engine.count_read(done as u64, (wanted - done) as u64);
         done
     }
 
     /// Reads up to the end of a batch of pieces, or to the first piece that is not there.
-    fn read_some(&self, entry: &Entry, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+    fn read_some(&self, whom: ForWhom, entry: &Entry, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let first = offset / PIECE_BYTES;
         let last = (offset + into.len() as u64).div_ceil(PIECE_BYTES).min((first / BATCH + 1) * BATCH);
         let Some(pair) = self.pair(entry)? else { return Ok(0) };
         let sums: Vec<u64> = pair.sums(entry.header(), &(first..last))?.into_iter().map_while(|sum| sum).collect();
         let mut done = 0;
-        if !sums.is_empty() {
+        if whom == ForWhom::Somebody && !sums.is_empty() {
             self.engine.on_hit(entry, &pair, first / CHUNK_PIECES);
         }
         while done < into.len() {
@@ -221,7 +235,7 @@ impl SpillObject {
         let (mut at, size) = (0, entry.header().size());
         while at < size {
             let len = (size - at).min(buffer.len() as u64) as usize;
-            if self.read(at, &mut buffer[..len]) < len {
+            if self.read_for(ForWhom::Ourselves, entry, at, &mut buffer[..len]) < len {
                 return false;
             }
             at += len as u64;
