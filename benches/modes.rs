@@ -41,16 +41,17 @@ fn main() {
             rates.push(rate);
         }
     }
-    let median = |rates: &mut Vec<f64>| {
-        rates.sort_by(f64::total_cmp);
-        rates[rates.len() / 2]
-    };
     let direct = median(&mut table[0].1);
     println!("{} MiB, {rounds} rounds, medians:", size >> 20);
     for (way, rates) in &mut table {
         let rate = median(rates);
         println!("{way:<44} {:>7.0} MB/s {:>8.2} s  {:.2} of direct", rate / 1e6, size as f64 / rate, rate / direct);
     }
+}
+
+fn median(rates: &mut [f64]) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
 }
 
 const WAYS: [&str; 7] = [
@@ -89,8 +90,15 @@ fn round(store: &Store, size: u64) -> [f64; 7] {
     let next_hybrid = read(&store.mount(&in_hybrid).path().join("object"), size);
     let mount = store.mount(&in_cached);
     let data = data_file(cached.path()).expect("it was written");
-    let by_kernel = read_by_kernel(&mount, store, size);
-    let file = read(&data, size);
+    read_by_kernel(&mount, store, size);
+    // In turns, so that both have the same neighbours.
+    let object = mount.path().join("object");
+    let (mut by_kernel, mut file) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        by_kernel.push(read(&object, size));
+        file.push(read(&data, size));
+    }
+    let (by_kernel, file) = (median(&mut by_kernel), median(&mut file));
     [direct, first_cached, next_cached, first_hybrid, next_hybrid, by_kernel, file]
 }
 
@@ -193,8 +201,8 @@ fn parse(range: &str) -> Option<(u64, u64)> {
     Some((first.parse().ok()?, last.parse().ok()?))
 }
 
-/// Reads until the daemon has nothing to do with it, and then once more.
-fn read_by_kernel(mount: &Mount, store: &Store, size: u64) -> f64 {
+/// Reads until the daemon has nothing to do with it.
+fn read_by_kernel(mount: &Mount, store: &Store, size: u64) {
     let (object, before) = (mount.path().join("object"), store.sent.load(Ordering::Relaxed));
     for _ in 0..100 {
         let file = File::open(&object).expect("it is there");
@@ -204,13 +212,11 @@ fn read_by_kernel(mount: &Mount, store: &Store, size: u64) -> f64 {
         let answered = answered_bytes(mount);
         read(&object, size);
         if answered_bytes(mount) - answered < size / 2 {
-            let rate = read(&object, size);
             assert_eq!(store.sent.load(Ordering::Relaxed), before, "the store was asked for what is on the disk");
-            return rate;
+            return;
         }
     }
     println!("modes: the kernel does not read by itself here (it takes Linux 6.9 and root)");
-    read(&object, size)
 }
 
 /// Bytes the daemon sent to whomever, proc_pid_io(5).

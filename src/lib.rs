@@ -14,7 +14,8 @@
 //!    their deadline, truth belongs to the store; what the kernel may cache is what is left of that deadline.
 //! 7. A file written front to back streams; anything else is staged on disk ([`writer`]); either way it appears in the bucket whole
 //!    at close or fsync or not at all, and close and fsync return the error.
-//! 8. What is read is not kept on disk: it lives in the budget's memory and goes when it is not wanted any more.
+//! 8. What is read lives in the budget's memory; the modes cached and hybrid keep it on a disk too ([`spill`]), in pieces with checksums under
+//!    key and etag, which may be deleted at any time, and can make a read slower but never wrong and never fail.
 //! 9. FUSE threads never wait for the network: what is in memory they answer themselves, the rest becomes a task of the
 //!    runtime; no lock lives across an await; time, randomness and environment enter at named places, so that everything below
 //!    [`fuse`] can be replayed against an in-memory store under a paused clock.

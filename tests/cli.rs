@@ -352,7 +352,15 @@ fn the_manual_is_printed_and_written() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("man1");
     assert_eq!(windlass(&["man", "--out", out.to_str().unwrap()]).code, 0);
-    for page in ["windlass.1", "windlass-mount.1", "windlass-umount.1", "windlass-stats.1", "windlass-refresh.1"] {
+    for page in [
+        "windlass.1",
+        "windlass-mount.1",
+        "windlass-umount.1",
+        "windlass-stats.1",
+        "windlass-refresh.1",
+        "windlass-warm.1",
+        "windlass-evict.1",
+    ] {
         assert!(fs::metadata(out.join(page)).unwrap().len() > 0, "{page}");
     }
 }
@@ -389,6 +397,22 @@ fn only_our_mounts_are_asked() {
     let link = dir.path().join("link");
     std::os::unix::fs::symlink(&link, &link).unwrap();
     windlass(&["stats", link.to_str().unwrap()]).refuses(&["too many links"]);
+}
+
+#[test]
+fn what_warms_says_what_it_lacks() {
+    windlass(&["warm"]).refuses(&["SOURCE-or-PATH"]);
+    windlass(&["warm", "s3://data"]).refuses(&["--spill-dir"]);
+    windlass(&["warm", "s3://data", "--metadata-only"]).refuses(&["--metadata-only", "path in one"]);
+    windlass(&["warm", "s3://data", "--spill-dir", "/x", "--read-mode", "direct"]).refuses(&["--read-mode"]);
+    for (option, word) in [("--parallel=0", "1..=256"), ("--parallel=257", "1..=256"), ("--max-bytes=many", "is not a size")] {
+        windlass(&["warm", "s3://data", option]).refuses(&[word]);
+    }
+    windlass(&["warm", "s3://data", "--from-file", "/nowhere/list"]).refuses(&["/nowhere/list"]);
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_str().unwrap();
+    windlass(&["warm", at]).refuses(&[at, "not in a windlass mount"]);
+    windlass(&["evict", at]).refuses(&[at, "not in a windlass mount"]);
 }
 
 #[test]

@@ -15,8 +15,8 @@ use support::oss_sign::Signee;
 use tempfile::TempDir;
 use windlass::metrics::Metrics;
 use windlass::store::{
-    CredentialOptions, Dialect, ETag, ErrorKind, Key, ListPage, ListRequest, ObjectStore, Op, Options, RangeRequest, RangeSink, Signature,
-    open,
+    Condition, CopyRequest, CredentialOptions, Dialect, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectStore, Op,
+    Options, Part, PartCopy, PutRequest, RangeRequest, RangeSink, Signature, Upload, open,
 };
 
 const BOTH: [Signature; 2] = [Signature::V4, Signature::V1];
@@ -337,6 +337,67 @@ async fn a_kept_signature_whose_token_ended_is_made_anew() {
         write("two");
         assert_eq!(get(&*store, "a", 8..10, &tag).await.unwrap(), b"of");
         assert_eq!((bench.server.counts().get, bench.server.counts().refused), (2, 1));
+    }
+}
+
+/// What can be asked of a bucket.
+const ASKED: [Op; 11] = [
+    Op::Head,
+    Op::List,
+    Op::Get,
+    Op::Put,
+    Op::CreateUpload,
+    Op::UploadPart,
+    Op::CopyPart,
+    Op::CompleteUpload,
+    Op::AbortUpload,
+    Op::Copy,
+    Op::Delete,
+];
+
+async fn ask(store: &dyn ObjectStore, op: Op, upload: &Upload, part: &Part) -> Result<(), Error> {
+    let (source, target, tag) = (Key::from("a"), Key::from("made"), ETag::from(etag(b"content of a").as_str()));
+    let (headers, condition) = (Headers::default(), Condition::Any);
+    match op {
+        Op::Head => store.head(&source).await.map(drop),
+        Op::List => store.list(&listing("", false, 1)).await.map(drop),
+        Op::Get => get(store, "a", 0..7, tag.as_str()).await.map(drop),
+        Op::Put => store.put(&PutRequest { key: target, body: "new".into(), headers, condition }).await.map(drop),
+        Op::CreateUpload => store.create_upload(&target, &headers).await.map(drop),
+        Op::UploadPart => store.upload_part(upload, 2, "more".into()).await.map(drop),
+        Op::CopyPart => store.copy_part(upload, 2, &PartCopy { source, etag: tag, range: 0..7 }).await.map(drop),
+        Op::CompleteUpload => store.complete_upload(upload, std::slice::from_ref(part), &condition).await.map(drop),
+        Op::AbortUpload => store.abort_upload(upload).await,
+        Op::Copy => store.copy(&CopyRequest { source, etag: tag, target, headers: None, condition }).await.map(drop),
+        Op::Delete => store.delete(&target).await,
+        Op::ListUploads => unreachable!("only the orphans of a crash are listed"),
+    }
+}
+
+/// Whose keys were changed in their file is let in with the new ones, long before the file would be read again.
+#[tokio::test]
+async fn what_is_refused_is_sent_once_more_with_the_credentials_of_now() {
+    for signature in BOTH {
+        let bench = Bench::start(setup()).await;
+        let refused = || bench.server.counts().refused;
+        for (n, op) in ASKED.into_iter().enumerate() {
+            let store = bench.store(signature).await;
+            let upload = store.create_upload(&Key::from("upload"), &Headers::default()).await.unwrap();
+            let part = store.upload_part(&upload, 1, "content".into()).await.unwrap();
+            let before = refused();
+            bench.server.change(|setup| setup.who.id = format!("LTAIrotated{n}"));
+            bench.passwd(&format!("LTAIrotated{n}:EXAMPLEsecret0001"));
+            ask(&*store, op, &upload, &part).await.unwrap_or_else(|error| panic!("{op}: {error}"));
+            assert_eq!(refused(), before + 1, "{op}");
+            store.head(&Key::from("a")).await.unwrap();
+            assert_eq!(refused(), before + 1, "{op}: the new ones are kept");
+
+            bench.passwd("LTAInobody:EXAMPLEsecret0001");
+            let store = bench.store(signature).await;
+            let error = ask(&*store, op, &upload, &part).await.unwrap_err();
+            assert_eq!((error.kind, refused()), (ErrorKind::BadCredentials, before + 3), "{op}: once more, and not again");
+            bench.passwd(&format!("LTAIrotated{n}:EXAMPLEsecret0001"));
+        }
     }
 }
 

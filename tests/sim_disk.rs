@@ -8,13 +8,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use windlass::admin::{InnerPath, Tally, Warming, warm};
 use windlass::budget::{self, Budget};
 use windlass::metrics::Metrics;
 use windlass::reader::{Options, ReadMode, Reader, WarmError};
 use windlass::spill::{Bounds, Identity, Spill};
-use windlass::store::Op;
-use windlass::store::memory::Memory;
+use windlass::store::memory::{Fault, Memory, Rule};
+use windlass::store::{ErrorKind, Op};
 use windlass::units::ByteSize;
+use windlass::vfs::{self, Inode, Names};
 
 const MIB: u64 = 1 << 20;
 const CHUNK: u64 = 4 * MIB;
@@ -266,6 +268,87 @@ async fn warm_says_when_there_is_no_room() {
     assert!(matches!(refused, Err(WarmError::NoRoom)), "{refused:?}");
     // Readers do not notice.
     process.read_all("k").await;
+}
+
+fn names(store: &Memory, options: vfs::Options) -> Arc<Names> {
+    Names::new(Arc::new(store.clone()), options)
+}
+
+fn paths(of: &[&str]) -> Vec<InnerPath> {
+    of.iter().map(|path| InnerPath::from(path.as_bytes())).collect()
+}
+
+const ALL_OF_IT: Warming = Warming { metadata_only: false, max_bytes: None, parallel: 8 };
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_is_warmed_beside_its_reader_and_each_byte_fetched_once() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    for n in 0..20 {
+        store.put_synthetic(format!("d/{}/{n}", n % 3), CHUNK + n);
+    }
+    store.put_synthetic("d/large", 8 * CHUNK);
+    store.put_synthetic("elsewhere", CHUNK);
+    let total = 8 * CHUNK + (0..20).map(|n| CHUNK + n).sum::<u64>();
+    let process = cached(&store, disk.path());
+    let (names, tally) = (names(&store, vfs::Options::default()), Arc::new(Tally::default()));
+    let warming = warm(&names, &process.reader, paths(&["d"]), ALL_OF_IT, &tally);
+    let (warmed, ()) = tokio::join!(warming, process.read("d/large", 0..8 * CHUNK, MIB));
+    let warmed = warmed.unwrap();
+    assert_eq!((warmed.progress.objects, warmed.progress.bytes, warmed.progress.failed_objects, warmed.is_full), (21, total, 0, false));
+    assert_eq!((warmed.progress.found_objects, warmed.progress.found_bytes), (21, total));
+    assert_eq!((store.count(Op::Head), process.fetched()), (0, total));
+    let again =
+        warm(&names, &process.reader, paths(&["d/0", "d/1", "d/2", "d/large"]), ALL_OF_IT, &Arc::new(Tally::default())).await.unwrap();
+    assert_eq!((again.progress.there_bytes, process.fetched()), (total, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_is_named_and_the_rest_is_warmed_unless_the_disk_is_full() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    for n in 0..40 {
+        store.put_synthetic(format!("d/{n:02}"), PIECE);
+    }
+    let process = cached(&store, disk.path());
+    let names = names(&store, vfs::Options::default());
+    for n in 0..12 {
+        store.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).op(Op::Get).key(format!("d/{n:02}")));
+    }
+    let warmed = warm(&names, &process.reader, paths(&["d", "absent"]), ALL_OF_IT, &Arc::new(Tally::default())).await.unwrap();
+    assert_eq!((warmed.progress.objects, warmed.progress.failed_objects, warmed.failures.len()), (28, 13, 10));
+    let told = |words: &str| warmed.failures.iter().any(|failure| failure == words);
+    assert!(told("absent: no such file or directory") && told("d/00: planned fault"), "{:?}", warmed.failures);
+    let bound = Warming { max_bytes: Some(5 * PIECE + 1), ..ALL_OF_IT };
+    let some = warm(&names, &process.reader, paths(&["d"]), bound, &Arc::new(Tally::default())).await.unwrap();
+    assert_eq!((some.progress.found_objects, some.is_full), (5, true));
+
+    let full = tempfile::tempdir().unwrap();
+    let bounds = Bounds { ensure_free: ByteSize::gib(1 << 20), ..Bounds::default() };
+    let no_room = self::process(&store, full.path(), ReadMode::Cached, ByteSize::gib(1), bounds);
+    store.clear_faults();
+    store.reset_log();
+    let one = Warming { parallel: 1, ..ALL_OF_IT };
+    let refused = warm(&names, &no_room.reader, paths(&["d"]), one, &Arc::new(Tally::default())).await.unwrap_err();
+    assert!(refused.starts_with("d/00: the disk takes no more"), "{refused}");
+    assert_eq!(no_room.fetched(), PIECE, "it does not go on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attributes_that_no_listing_tells_are_asked_for_once() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    for n in 0..30 {
+        store.put_synthetic(format!("d/{n}"), PIECE);
+    }
+    let process = cached(&store, disk.path());
+    let names = names(&store, vfs::Options { readdir_optimize: false, ..vfs::Options::default() });
+    let how = Warming { metadata_only: true, ..ALL_OF_IT };
+    let warmed = warm(&names, &process.reader, paths(&[""]), how, &Arc::new(Tally::default())).await.unwrap();
+    assert_eq!((warmed.progress.objects, store.count(Op::Head), process.fetched()), (30, 30, 0));
+    let d = names.lookup(Inode::ROOT, b"d").await.unwrap().attr.ino;
+    store.reset_log();
+    for n in 0..30 {
+        names.lookup(d, n.to_string().as_bytes()).await.unwrap();
+    }
+    assert_eq!((store.count(Op::Head), store.count(Op::List)), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,13 +2,13 @@
 //! what is seen when. Nothing here waits in real time.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use futures::future::join_all;
 use tokio::time::{Instant, advance, sleep};
 use windlass::store::memory::{Fault, Latency, Memory, Outcome, Plan, Rule};
-use windlass::store::{ErrorKind, Key, Op, SYMLINK_SIZE};
-use windlass::vfs::{DirHandle, Entry, Error, Inode, Kind, Names, Options};
+use windlass::store::{ErrorKind, Headers, Key, Op, SYMLINK_SIZE};
+use windlass::vfs::{Attr, DirHandle, Entry, Error, Inode, Kind, Names, Options};
 
 const RTT: Duration = Duration::from_millis(20);
 
@@ -140,6 +140,54 @@ async fn what_may_be_a_link_and_what_has_attributes_of_its_own_is_asked_for() {
     let start = Instant::now();
     names_with(&store, Options { posix_attributes: true, ..Options::default() }).lookup(Inode::ROOT, b"file").await.expect("there");
     assert_eq!((start.elapsed(), requests(&store)), (RTT, (1, 1)), "side by side");
+}
+
+#[tokio::test(start_paused = true)]
+async fn attributes_of_a_directory_are_those_of_its_marker_for_one_head_where_they_are_kept() {
+    let store = bucket(&["marked/", "marked/x", "bare/x"]);
+    let pairs = [("mode", "16872"), ("uid", "7"), ("gid", "8"), ("mtime", "1500000000.5")];
+    let metadata = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    store.set_headers("marked/", Headers { metadata, ..Headers::default() });
+    let modified = UNIX_EPOCH + Duration::from_millis(1_500_000_000_500);
+    let options = Options { posix_attributes: true, uid: 1, gid: 2, dir_mode: 0o755, ..Options::default() };
+    let shown = |attr: &Attr| (attr.perm, attr.uid, attr.gid, attr.modified == modified);
+    let (kept, default) = ((0o750, 7, 8, true), (0o755, 1, 2, false));
+
+    // By name, and again when that is over. What lies below is looked for first: it is the directory for most names that are one.
+    let names = names_with(&store, options.clone());
+    for (name, expected, by_name, again) in [("marked", kept, (2, 1), (1, 0)), ("bare", default, (1, 1), (1, 1))] {
+        let entry = names.lookup(Inode::ROOT, name.as_bytes()).await.expect("there");
+        assert_eq!((shown(&entry.attr), requests(&store)), (expected, by_name), "{name}");
+        let (attr, _) = names.getattr(entry.attr.ino).await.expect("there");
+        assert_eq!((shown(&attr), requests(&store)), (expected, (0, 0)), "{name}");
+        advance(options.stat_cache_ttl).await;
+        let (attr, _) = names.getattr(entry.attr.ino).await.expect("there");
+        assert_eq!((shown(&attr), requests(&store)), (expected, again), "{name}");
+    }
+
+    // In a listing: one HEAD for each, and none as long as that is believed.
+    let names = names_with(&store, options.clone());
+    for expected in [(2, 1), (0, 0)] {
+        let entries = list(&names.open_dir(Inode::ROOT).expect("a directory"), 100).await.expect("it is listed");
+        let seen: Vec<_> = entries.iter().map(|(name, entry)| (name.as_str(), shown(&entry.attr), entry.ttl.is_zero())).collect();
+        assert_eq!(seen, [("bare", default, false), ("marked", kept, false)]);
+        assert_eq!(requests(&store), expected);
+    }
+    for name in ["bare", "marked"] {
+        names.lookup(Inode::ROOT, name.as_bytes()).await.expect("there");
+    }
+    // Its own listing shows the marker too, which tells no more than the date.
+    let marked = ino(&names, "marked").await;
+    requests(&store);
+    list(&names.open_dir(marked).expect("a directory"), 100).await.expect("it is listed");
+    assert_eq!(shown(&names.getattr(marked).await.expect("there").0), kept);
+    assert_eq!(requests(&store), (1, 1), "its file, and the listing");
+
+    // Where they are not kept nobody asks for them.
+    let plain = names_with(&store, Options { posix_attributes: false, ..options });
+    let entries = list(&plain.open_dir(Inode::ROOT).expect("a directory"), 100).await.expect("it is listed");
+    assert!(entries.iter().all(|(_, entry)| shown(&entry.attr) == default), "{entries:?}");
+    assert_eq!(requests(&store), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -432,7 +480,7 @@ async fn a_path_that_is_expired_is_asked_for_again_though_an_older_question_is_u
     names.expire_path(b"d/a", false).expect("a path");
     sleep(RTT / 4).await;
     names.lookup(d, b"a").await.expect("there");
-    assert_eq!(requests(&store), (2, 2), "it does not join who asked before");
+    assert_eq!(requests(&store), (0, 2), "it does not join who asked before");
     assert_eq!(asking.await.expect("it ends").expect("there").ttl, Duration::ZERO, "what was asked before is not to be believed");
     names.lookup(d, b"a").await.expect("there");
     assert_eq!(requests(&store), (0, 0), "what was asked after is");

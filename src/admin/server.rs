@@ -89,7 +89,8 @@ impl Drop for Server {
 fn bind(directory: &Path, device: Device, uid: u32) -> io::Result<(std::os::unix::net::UnixListener, PathBuf)> {
     place::prepare(directory, uid)?;
     let file = directory.join(device.socket_name());
-    let draft = directory.join(format!(".{}", std::process::id()));
+    // Numbers of processes are not unique where containers share the directory; those of devices are.
+    let draft = directory.join(format!(".{}.{}", device.socket_name(), std::process::id()));
     let _ = fs::remove_file(&draft);
     let listener = std::os::unix::net::UnixListener::bind(&draft)?;
     listener.set_nonblocking(true)?;

@@ -150,6 +150,8 @@ impl Job {
         }
         brought.map_err(|error| match error {
             WarmError::NoRoom => Failure::NoRoom,
+            // Which object it was is said anyway.
+            WarmError::Read(ReadError::Store(error)) => Failure::Object(error.reason().to_string()),
             error => Failure::Object(chain(&error)),
         })
     }

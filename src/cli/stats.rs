@@ -109,7 +109,7 @@ fn line(text: &mut String, name: &str, value: u64, rate: Option<u64>) {
     let is_bytes = name.ends_with("_bytes");
     let shown = if is_bytes { HumanBytes(value).to_string() } else { value.to_string() };
     let rate = rate.map_or_else(String::new, |rate| if is_bytes { format!("{}/s", HumanBytes(rate)) } else { format!("{rate}/s") });
-    let _ = writeln!(text, "{}", format!("{name:<22}{shown:>14}{rate:>16}").trim_end());
+    let _ = writeln!(text, "{}", format!("{name:<26}{shown:>14}{rate:>16}").trim_end());
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::ReadMode;
 use super::extent::{Extent, Filling};
 use super::plan;
 use crate::metrics::Metrics;
-use crate::spill::{Added, PIECE_BYTES, Spill, SpillObject, Whole};
+use crate::spill::{Added, PIECE_BYTES, Spill, SpillObject, Way, Whole};
 use crate::store::ObjectMeta;
 
 /// Bytes that wait to be written are counted in these.
@@ -217,7 +217,10 @@ impl OnDisk {
             let _room = room;
             let part = (range.start - extent.range.start) as usize..(range.end - extent.range.start) as usize;
             let bytes = extent.bytes(&part).expect("the store has sent it");
-            let added = this.spilled.add(range.start, bytes);
+            // A disk that does not follow is not waited for.
+            let falls_behind = this.disk.room.available_permits() < this.disk.units as usize / 2;
+            let way = if falls_behind { Way::Pages } else { Way::Straight };
+            let added = this.spilled.add_by(way, range.start, bytes);
             this.disk.metrics.spill_written_bytes.add(added.kept);
             this.on_good(added.kept);
             this.look_how_much();

@@ -54,6 +54,9 @@ use pace::Pace;
 /// Most GETs in flight when nobody chose: twice what ossfs 1 uses, enough for 10 GB/s at 90 MB/s a connection.
 const AUTO_CONCURRENCY: usize = 128;
 
+/// Most bytes that wait to be written to the disk: memory beyond what reading takes is memory that the kernel has to clear first.
+const MOST_UNWRITTEN: u64 = 256 << 20;
+
 /// Memory of the budget for each of them. A connection holds up to 1 MiB in HTTP buffers that the budget does not
 /// see; so they stay within an eighth of it.
 const BUDGET_PER_GET: usize = 8 << 20;
@@ -139,7 +142,7 @@ impl Reader {
         deadline: Duration,
         spill: Spill,
     ) -> Self {
-        let disk = Disk::new(spill, options.mode, (budget.limit() / 4) as u64, Arc::clone(&metrics));
+        let disk = Disk::new(spill, options.mode, (budget.limit() as u64 / 4).min(MOST_UNWRITTEN), Arc::clone(&metrics));
         Self::over(store, budget, metrics, options, deadline, Some(disk))
     }
 

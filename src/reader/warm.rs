@@ -1,6 +1,8 @@
 //! Brings whole objects to the disk before anybody reads them. Reads through windows like any reader, so what others fetch at the
 //! same time is fetched once. Invariant: what is on the disk already is not asked for again.
 
+use std::ops::Range;
+
 use crate::store::ObjectMeta;
 
 use super::disk::Put;
@@ -35,26 +37,27 @@ impl Reader {
     /// # Errors
     /// See [`WarmError`]. What was brought until then stays.
     pub async fn warm(&self, meta: &ObjectMeta, hear: &(dyn Fn(u64) + Send + Sync)) -> Result<Warmed, WarmError> {
-        let mut warmed = Warmed::default();
         if meta.size == 0 {
-            return Ok(warmed);
+            return Ok(Warmed::default());
         }
         let handle = self.handle(meta);
         let disk = handle.object.disk.clone().ok_or(WarmError::Direct)?;
+        // Before the first read: what is fetched ahead comes to the disk by itself.
+        let brought_bytes = len(&disk.missing(0..meta.size).await);
         let step = self.0.options.chunk_size.as_u64();
         for start in (0..meta.size).step_by(step as usize) {
             let chunk = start..(start + step).min(meta.size);
-            let missing = disk.missing(chunk.clone()).await;
-            let brought: u64 = missing.iter().map(|range| range.end - range.start).sum();
-            for range in missing {
+            for range in disk.missing(chunk.clone()).await {
                 bring(&handle, range.start, (range.end - range.start) as usize).await?;
             }
-            warmed.brought_bytes += brought;
-            warmed.there_bytes += chunk.end - chunk.start - brought;
             hear(chunk.end - chunk.start);
         }
-        Ok(warmed)
+        Ok(Warmed { brought_bytes, there_bytes: meta.size - brought_bytes })
     }
+}
+
+fn len(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
 }
 
 async fn bring(handle: &ObjectHandle, offset: u64, len: usize) -> Result<(), WarmError> {

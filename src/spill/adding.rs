@@ -1,9 +1,13 @@
 //! How pieces get to the disk. Invariant: their room is reserved before they are written, their bytes are written before the slots that
 //! name them, and what could not be written leaves nothing behind.
 
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use rustix::fs::OFlags;
 
 use super::entry::{Entry, Locked, Turn};
 use super::format::{CHUNK_PIECES, PIECE_BYTES, checksum};
@@ -21,18 +25,32 @@ pub struct Added {
     pub dropped: u64,
 }
 
+/// How bytes get to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Where it can be, straight from memory: no copy, and nothing that others have in the kernel's pages has to go. Takes as long as
+    /// the disk does.
+    Straight,
+    /// Into the kernel's pages, which take more than a slow disk for a while.
+    Pages,
+}
+
+/// Below this, straight writes cost more in waits than they save in copies; and what they have to be aligned to.
+const STRAIGHT_BYTES: usize = 1 << 20;
+const ALIGN: usize = 4096;
+
 impl Engine {
     /// Keeps `pieces` of one chunk.
-    pub(super) fn add(&self, entry: &Entry, pieces: Range<u64>, bytes: &[u8]) -> Added {
+    pub(super) fn add(&self, entry: &Entry, pieces: Range<u64>, bytes: &[u8], way: Way) -> Added {
         let mut added = Added::default();
-        let result = self.try_add(entry, &pieces, bytes, &mut added);
+        let result = self.try_add(entry, &pieces, bytes, way, &mut added);
         self.quietly("adding", entry, result);
         added.dropped = bytes.len() as u64 - added.kept - added.present;
         self.count_dropped(added.dropped.div_ceil(PIECE_BYTES));
         added
     }
 
-    fn try_add(&self, entry: &Entry, pieces: &Range<u64>, bytes: &[u8], added: &mut Added) -> io::Result<()> {
+    fn try_add(&self, entry: &Entry, pieces: &Range<u64>, bytes: &[u8], way: Way, added: &mut Added) -> io::Result<()> {
         let Some(_entered) = self.membership.enter() else { return Ok(()) };
         entry.close_removed();
         self.make_way();
@@ -55,7 +73,7 @@ impl Engine {
         // Others may have added some of it meanwhile. What was evicted meanwhile has no room.
         let has_room = |piece| missing.iter().any(|run| run.contains(&piece));
         let sums: Vec<_> = pieces.clone().zip(sums).map(|(piece, sum)| if has_room(piece) { sum } else { sum.or(Some(0)) }).collect();
-        let written = write_runs(entry, &locked, pieces, bytes, &runs(pieces, &sums), &mut added.kept);
+        let written = write_runs(entry, &locked, pieces, bytes, &runs(pieces, &sums), way, &mut added.kept);
         let kept = locked.pair.kept_bytes()? + added.kept.next_multiple_of(self.block_bytes);
         let charge = room.charged(locked.pair.charge()?, locked.due(kept)?)?;
         locked.pair.set_charge(charge)?;
@@ -105,6 +123,7 @@ fn write_runs(
     pieces: &Range<u64>,
     bytes: &[u8],
     missing: &[Range<u64>],
+    way: Way,
     kept: &mut u64,
 ) -> io::Result<()> {
     let base = pieces.start * PIECE_BYTES;
@@ -113,7 +132,7 @@ fn write_runs(
         let data = &bytes[(range.start - base) as usize..(range.end - base) as usize];
         let sums: Vec<u64> = data.chunks(PIECE_BYTES as usize).map(checksum).collect();
         let written =
-            locked.pair.data.write_all_at(data, range.start).and_then(|()| locked.pair.set_slots(entry.header(), run.start, &sums));
+            write_data(&locked.pair.data, data, range.start, way).and_then(|()| locked.pair.set_slots(entry.header(), run.start, &sums));
         if let Err(error) = written {
             // Half of it would be of no use and take room.
             let _ = locked.pair.clear_slots(entry.header(), run);
@@ -123,4 +142,21 @@ fn write_runs(
         *kept += data.len() as u64;
     }
     Ok(())
+}
+
+fn write_data(file: &File, data: &[u8], offset: u64, way: Way) -> io::Result<()> {
+    let is_aligned = data.as_ptr().addr().is_multiple_of(ALIGN) && offset.is_multiple_of(ALIGN as u64);
+    if way == Way::Pages || data.len() < STRAIGHT_BYTES || !is_aligned {
+        return file.write_all_at(data, offset);
+    }
+    let (straight, rest) = data.split_at(data.len() / ALIGN * ALIGN);
+    // The same file, also when its name is gone.
+    let itself = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let written = OpenOptions::new().write(true).custom_flags(OFlags::DIRECT.bits().cast_signed()).open(itself);
+    match written.and_then(|file| file.write_all_at(straight, offset)) {
+        Ok(()) => file.write_all_at(rest, offset + straight.len() as u64),
+        // No room is an answer; that a file system does not do this, or aligns otherwise, is none.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => Err(error),
+        Err(_) => file.write_all_at(data, offset),
+    }
 }

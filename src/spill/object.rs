@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::Engine;
-use super::adding::Added;
+use super::adding::{Added, Way};
 use super::entry::{Entry, Taken, Turn};
 use super::files::{self, DATA, Pair, read_most};
 use super::format::{CHUNK_PIECES, PIECE_BYTES, checksum};
@@ -186,6 +186,11 @@ impl SpillObject {
 
     /// Keeps the whole pieces among `bytes`, which are those of the object from `offset` on. The last piece is whole at the end of the object.
     pub fn add(&self, offset: u64, bytes: &[u8]) -> Added {
+        self.add_by(Way::Straight, offset, bytes)
+    }
+
+    /// [`add`](Self::add), with a word on how.
+    pub fn add_by(&self, way: Way, offset: u64, bytes: &[u8]) -> Added {
         let Some(entry) = &self.entry else { return Added::default() };
         let size = entry.header().size();
         let end = size.min(offset + bytes.len() as u64);
@@ -201,7 +206,7 @@ impl SpillObject {
             let part = entry.pieces_of(chunk).start.max(pieces.start)..entry.pieces_of(chunk).end.min(pieces.end);
             let from = ((part.start - pieces.start) * PIECE_BYTES) as usize;
             let until = bytes.len().min(((part.end - pieces.start) * PIECE_BYTES) as usize);
-            let done = self.engine.add(entry, part, &bytes[from..until]);
+            let done = self.engine.add(entry, part, &bytes[from..until], way);
             added = Added { kept: added.kept + done.kept, present: added.present + done.present, dropped: added.dropped + done.dropped };
         }
         added

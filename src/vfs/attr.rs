@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::inodes::{Inode, Kind};
-use super::{Options, listing::FileFacts};
+use super::{Options, fact::Marker, listing::FileFacts};
 
 /// Permissions of a symbolic link: nobody looks at them (`path_resolution(7)`).
 const LINK_MODE: u16 = 0o777;
@@ -54,16 +54,19 @@ impl Attr {
     /// `nlink` is 1, which tree walkers read as "not counted": with 2 some would take it that there are no
     /// subdirectories. Counting them (each has a `..`)
     /// would take a listing for every stat, and walkers get the kind of each entry from readdir.
-    pub(super) fn directory(options: &Options, ino: Inode, modified: SystemTime) -> Self {
+    /// `time`: what a directory without a marker shows.
+    pub(super) fn directory(options: &Options, ino: Inode, marker: Option<Marker>, time: SystemTime) -> Self {
+        let marker = marker.unwrap_or(Marker::from(time));
+        let modified = marker.posix.modified.unwrap_or(marker.modified);
         Self {
             ino,
             kind: Kind::Directory,
             size: 0,
             modified,
             accessed: modified,
-            uid: options.uid,
-            gid: options.gid,
-            perm: options.dir_mode & !options.umask,
+            uid: marker.posix.uid.unwrap_or(options.uid),
+            gid: marker.posix.gid.unwrap_or(options.gid),
+            perm: marker.posix.mode.unwrap_or(options.dir_mode & !options.umask),
             nlink: 1,
         }
     }
@@ -80,7 +83,7 @@ mod tests {
         let facts = FileFacts { size: 3, etag: ETag::from("\"e\""), modified: SystemTime::UNIX_EPOCH, extra: None };
         let file = Attr::file(&options, Inode(9), &facts);
         assert_eq!((file.perm, file.nlink, file.size, file.uid, file.gid), (0o640, 1, 3, 7, 8));
-        let directory = Attr::directory(&options, Inode(9), SystemTime::UNIX_EPOCH);
+        let directory = Attr::directory(&options, Inode(9), None, SystemTime::UNIX_EPOCH);
         assert_eq!((directory.perm, directory.nlink, directory.kind), (0o750, 1, Kind::Directory));
     }
 }

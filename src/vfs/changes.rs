@@ -3,7 +3,7 @@
 
 use tokio::time::Instant;
 
-use super::fact::What;
+use super::fact::{Marker, What};
 use super::inodes::Inode;
 use super::listing::FileFacts;
 use super::lookup::Names;
@@ -17,9 +17,15 @@ impl Names {
         self.on_entry(path);
     }
 
-    /// `path` (without `/`) is a directory now, with a marker object.
-    pub(super) fn on_directory(&self, path: &Key) {
-        self.cache.learn_name(path, What::Directory(Some(std::time::SystemTime::now())), Instant::now());
+    /// `path` (without `/`) is a directory now, with that marker object.
+    pub(super) fn on_directory(&self, path: &Key, marker: Marker) {
+        self.cache.learn_name(path, What::Directory(Some(marker)), Instant::now());
+        self.on_entry(path);
+    }
+
+    /// `path` is something else now, and the store is to be asked what that is like.
+    pub(super) fn on_unknown(&self, path: &Key) {
+        self.cache.forget(path.as_bytes());
         self.on_entry(path);
     }
 
@@ -28,6 +34,14 @@ impl Names {
         self.cache.learn_name(path, What::Absent, Instant::now());
         self.on_entry(path);
         self.own.forget(path.as_bytes());
+    }
+
+    /// An entry of the name `path` was made, removed or renamed: the directory that holds it shows it, as POSIX asks for. Its attributes in
+    /// the store, if it has any there, stay as they are.
+    pub(super) fn on_entry_changed(&self, path: &Key) {
+        let directory = directory_of(path);
+        let bytes = directory.as_bytes();
+        self.own.touch(Key::from(bytes.strip_suffix(b"/").unwrap_or(bytes)));
     }
 
     /// The name of `ino` goes to another inode when there is one again; the kernel goes on with `ino` while it is open.

@@ -196,7 +196,7 @@ impl DirPage {
         }
     }
 
-    /// HEADs for the first files of the page. One that fails does not spoil the directory: its entry is given with
+    /// HEADs for the first entries of the page, and for the directories among them when attributes are kept with their markers. One that fails does not spoil the directory: its entry is given with
     /// what the listing said, to be believed for no time at all, and who stats it gets the error.
     pub(super) async fn ask_for_attributes(&mut self) -> Left {
         let Some(slice) = &self.entries else { return Left::Something };
@@ -205,10 +205,15 @@ impl DirPage {
             let entry = entry.clone();
             async move {
                 let known = names.cache.entry(&entry, learnt);
-                if entry.kind() == Kind::Directory || !names.cache.remaining(known.until).is_zero() {
+                let is_directory = entry.kind() == Kind::Directory;
+                if is_directory && !names.options.posix_attributes || !names.cache.remaining(known.until).is_zero() {
                     return Some(known);
                 }
-                match names.probe.object(&entry.key, Some(known.named_until)).await {
+                let asked = match is_directory {
+                    true => names.probe.marker(&entry.key, known.named_until).await,
+                    false => names.probe.object(&entry.key, Some(known.named_until)).await,
+                };
+                match asked {
                     Ok(Fact { what: What::Absent, .. }) => None,
                     Ok(fact) => Some(Fact { named_until: known.named_until, ..fact }),
                     Err(Error::NotFound) => None,

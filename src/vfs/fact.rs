@@ -7,15 +7,38 @@ use std::time::SystemTime;
 use tokio::time::Instant;
 
 use super::inodes::Kind;
-use super::listing::{DirEntry, FileFacts, order};
+use super::listing::{DirEntry, FileFacts, Posix, order};
+use super::posix;
+use crate::store::Details;
 
 /// What a name stands for, or stood for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     File(FileFacts),
-    /// With the time of its marker object, when that has been seen.
-    Directory(Option<SystemTime>),
+    /// With its marker object, when that has been seen.
+    Directory(Option<Marker>),
     Absent,
+}
+
+/// The marker object of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marker {
+    pub modified: SystemTime,
+    /// What only a HEAD tells.
+    pub posix: Posix,
+}
+
+impl From<SystemTime> for Marker {
+    /// One of which only the time is known.
+    fn from(modified: SystemTime) -> Self {
+        Self { modified, posix: Posix::default() }
+    }
+}
+
+impl From<&Details> for Marker {
+    fn from(details: &Details) -> Self {
+        Self { modified: details.meta.modified, posix: posix::read(&details.headers.metadata) }
+    }
 }
 
 impl What {

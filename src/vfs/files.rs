@@ -7,19 +7,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
-use crate::reader::{ObjectHandle, Pending, ReadData, ReadError, Reader};
+use crate::reader::{ObjectHandle, ReadData, ReadError, Reader};
 use crate::spill::Whole;
 use crate::store::{self, ETag, ErrorKind, ObjectMeta};
 
 use super::attr::Attr;
 use super::fact::What;
 use super::listing::FileFacts;
+use super::open_file::{OpenFile, Read, Version, VersionState};
 use super::{Error, Inode, Names, Result};
 
 /// Longest wait for the kernel to be told of a change. It takes microseconds unless something is badly wrong.
@@ -56,15 +57,6 @@ pub struct Changes {
     count: u64,
 }
 
-/// One open file.
-#[derive(Debug)]
-pub struct OpenFile {
-    ino: Inode,
-    /// It was opened with O_DIRECT: nothing comes to it through the kernel's pages.
-    direct: bool,
-    version: Mutex<Version>,
-}
-
 #[derive(Debug)]
 struct Latest {
     meta: ObjectMeta,
@@ -78,40 +70,11 @@ impl Latest {
     }
 }
 
-/// What all handles of one version of an inode share.
-#[derive(Debug, Default)]
-struct VersionState {
-    /// It is no longer what the store has.
-    superseded: AtomicBool,
-    /// Bytes were returned through some handle, and may be in the kernel's pages.
-    returned: AtomicBool,
-    /// A handle has moved on to it, and the kernel may have pages of the version before: the next open drops them.
-    has_older_pages: AtomicBool,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Nothing,
     Same,
     Other,
-}
-
-#[derive(Debug)]
-struct Version {
-    object: Arc<ObjectHandle>,
-    state: Arc<VersionState>,
-    /// Bytes of it were returned through this handle.
-    has_returned: bool,
-}
-
-/// A read that has begun.
-#[derive(Debug)]
-pub struct Read {
-    object: Arc<ObjectHandle>,
-    pending: Pending,
-    thread: u32,
-    offset: u64,
-    len: usize,
 }
 
 /// An answer to open.
@@ -446,51 +409,6 @@ impl Files {
     }
 }
 
-impl Version {
-    /// Whoever reads through the handle may have bytes of this version.
-    fn is_bound(&self, direct: bool) -> bool {
-        self.has_returned || !direct && self.state.returned.load(Ordering::SeqCst)
-    }
-}
-
-impl OpenFile {
-    /// The first step of a read by `thread`; see [`ObjectHandle::begin`].
-    pub fn begin(&self, thread: u32, offset: u64, len: usize) -> Read {
-        let object = Arc::clone(&self.version.lock().object);
-        let pending = object.begin(thread, offset, len);
-        Read { object, pending, thread, offset, len }
-    }
-
-    /// The bytes of a read that can be answered at once.
-    pub fn ready(&self, read: &Read) -> Option<ReadData> {
-        read.pending.ready().filter(|_| self.returns(&read.object))
-    }
-
-    /// Has `then` called when [`ready`](Self::ready) may have more to say; see [`Pending::park`].
-    pub fn park(read: Read, then: impl FnOnce(Read) + Send + 'static) {
-        let Read { object, pending, thread, offset, len } = read;
-        pending.park(move |pending| then(Read { object, pending, thread, offset, len }));
-    }
-
-    fn is_bound(&self) -> bool {
-        self.version.lock().is_bound(self.direct)
-    }
-
-    /// Binds the handle to the version of `object`; false when it is bound to another one by now.
-    fn returns(&self, object: &Arc<ObjectHandle>) -> bool {
-        let mut version = self.version.lock();
-        let is_current = |version: &Version| !version.state.superseded.load(Ordering::SeqCst);
-        if !Arc::ptr_eq(&version.object, object) || !is_current(&version) {
-            return false;
-        }
-        version.state.returned.store(true, Ordering::SeqCst);
-        // Again, now that everybody can see that bytes are returned; see `move_on`.
-        let same = is_current(&version);
-        version.has_returned |= same;
-        same
-    }
-}
-
 /// What the store would have said had it been asked.
 fn replaced(object: &ObjectHandle) -> store::Error {
     store::Error::new(ErrorKind::Replaced, store::Op::Get, object.key(), "the object was replaced while it was open")
@@ -501,166 +419,4 @@ fn is_other_version(error: &store::Error) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use async_trait::async_trait;
-
-    use super::*;
-    use crate::budget::{self, Budget};
-    use crate::store::memory::Memory;
-    use crate::store::{Key, ListPage, ListRequest, ObjectStore, Op, RangeRequest, RangeSink};
-    use crate::vfs::Options;
-    use crate::{metrics::Metrics, reader, units::ByteSize};
-
-    /// A store that lists no etags.
-    #[derive(Debug)]
-    struct Untagged(Memory);
-
-    #[async_trait]
-    impl ObjectStore for Untagged {
-        async fn head(&self, key: &Key) -> store::Result<ObjectMeta> {
-            self.0.head(key).await
-        }
-
-        async fn list(&self, request: &ListRequest) -> store::Result<ListPage> {
-            let mut page = self.0.list(request).await?;
-            page.objects.iter_mut().for_each(|object| object.etag = ETag::from(""));
-            Ok(page)
-        }
-
-        async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> store::Result<()> {
-            self.0.get_range(request, sink).await
-        }
-    }
-
-    fn mounted(store: impl ObjectStore) -> (Arc<Names>, Arc<Files>) {
-        let store: Arc<dyn ObjectStore> = Arc::new(store);
-        let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::mib(64)) });
-        let deadline = std::time::Duration::from_secs(60);
-        let reader = Reader::new(Arc::clone(&store), budget, Arc::new(Metrics::default()), reader::Options::default(), deadline);
-        let names = Names::new(store, Options::default());
-        (Arc::clone(&names), Files::new(names, reader))
-    }
-
-    /// Lists the root as readdirplus does; the inode of its only file.
-    async fn listed(names: &Arc<Names>) -> Inode {
-        let directory = names.open_dir(Inode::ROOT).unwrap();
-        let mut found = None;
-        directory.read_plus(0).await.unwrap().fill_plus(|item, entry| {
-            found = (item.name == b"a").then_some(entry.attr.ino);
-            false
-        });
-        found.unwrap()
-    }
-
-    async fn content(files: &Files, opened: Opened) -> Vec<u8> {
-        let file = files.get(opened.handle).unwrap();
-        let read = file.begin(1, 0, 4096);
-        let data = files.finish(&file, read).await.unwrap();
-        data.slices().collect::<Vec<_>>().concat()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_was_listed_with_its_etag_opens_without_a_request() {
-        let store = Memory::default();
-        store.put("a", "one");
-        let (names, files) = mounted(store.clone());
-        let opened = files.try_open(listed(&names).await, false).unwrap().unwrap();
-        assert_eq!((content(&files, opened).await, store.count(Op::Head)), (b"one".to_vec(), 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_was_listed_without_etag_is_asked_for_once_when_it_is_opened() {
-        let store = Memory::default();
-        store.put("a", "one");
-        let (names, files) = mounted(Untagged(store.clone()));
-        let ino = listed(&names).await;
-        assert!(files.try_open(ino, false).is_none());
-        let opened = files.open(ino, false).await.unwrap();
-        assert_eq!((content(&files, opened).await, store.count(Op::Head)), (b"one".to_vec(), 1));
-        assert!(files.try_open(ino, false).is_some(), "the version is known by now");
-        let listings = store.count(Op::List);
-        assert!(names.try_getattr(ino).is_some());
-        assert_eq!((store.count(Op::Head), store.count(Op::List)), (1, listings));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_looked_up_has_its_version_also_when_listings_tell_none() {
-        let store = Memory::default();
-        store.put("a", "one");
-        let (names, files) = mounted(Untagged(store.clone()));
-        let ino = names.lookup(Inode::ROOT, b"a").await.unwrap().attr.ino;
-        assert!(files.try_open(ino, false).is_some());
-        assert_eq!((store.count(Op::Head), store.count(Op::List)), (1, 1));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_kernel_is_told_when_the_open_finds_another_size_than_the_listing() {
-        let store = Memory::default();
-        store.put("a", "one");
-        let (names, files) = mounted(Untagged(store.clone()));
-        let ino = listed(&names).await;
-        store.put("a", "longer");
-        let opened = files.open(ino, false).await.unwrap();
-        assert_eq!(content(&files, opened).await, b"longer");
-        let changes = files.next_changes().await;
-        assert_eq!((changes.inodes, changes.old_pages), (vec![ino], vec![]));
-    }
-
-    /// Answers the kernel's side of [`Files::next_changes`] once.
-    async fn told(files: &Files) -> Changes {
-        let changes = files.next_changes().await;
-        files.told(&changes);
-        changes
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn pages_are_dropped_only_where_there_are_old_ones() {
-        let store = Memory::default();
-        store.put("a", "one");
-        let (names, files) = mounted(store.clone());
-        let ino = listed(&names).await;
-        let opened = files.try_open(ino, false).unwrap().unwrap();
-        store.put("a", "longer");
-        let (read, changes) = tokio::join!(content(&files, opened), told(&files));
-        assert_eq!((&read[..], changes.inodes, changes.old_pages), (&b"longer"[..], vec![ino], vec![]));
-        files.release(opened.handle);
-        // One that reads past the pages moves on although there are some.
-        let direct = files.try_open(ino, true).unwrap().unwrap();
-        store.put("a", "the third");
-        let (read, changes) = tokio::join!(content(&files, direct), told(&files));
-        assert_eq!((&read[..], changes.inodes, changes.old_pages), (&b"the third"[..], vec![ino], vec![ino]));
-        // The kernel may not have dropped them yet.
-        let keeps = || files.try_open(ino, false).unwrap().unwrap().keep_pages;
-        assert_eq!([keeps(), keeps()], [false, true]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn one_that_reads_past_the_pages_does_not_move_on_beside_one_that_reads_through_them() {
-        const SIZE: u64 = 64 << 20;
-        let store = Memory::default();
-        store.put_synthetic("a", SIZE);
-        let (names, files) = mounted(store.clone());
-        let ino = listed(&names).await;
-        let at = async |opened: Opened, offset: u64| {
-            let file = files.get(opened.handle).unwrap();
-            let read = file.begin(1, offset, 4096);
-            files.finish(&file, read).await
-        };
-        let [paged, direct] = [false, true].map(|direct| files.try_open(ino, direct).unwrap().unwrap());
-        at(paged, 0).await.unwrap();
-        store.put_synthetic("a", SIZE);
-        // Not in memory: it is asked for, and another version is there.
-        let stale = at(direct, SIZE - 4096).await;
-        assert!(matches!(stale, Err(Error::Stale(_))), "{stale:?}");
-        // Who opens it now gets an inode, and pages, of its own.
-        assert!(matches!(files.open(ino, false).await, Err(Error::Retired)));
-        // Beside others that read past the pages it moves on.
-        [paged, direct].iter().for_each(|opened| files.release(opened.handle));
-        let first = files.open(ino, true).await.unwrap();
-        let second = files.try_open(ino, true).unwrap().unwrap();
-        at(first, 0).await.unwrap();
-        store.put_synthetic("a", SIZE + 1);
-        let (read, _) = tokio::join!(at(second, SIZE - 4095), told(&files));
-        assert_eq!(read.unwrap().len(), 4096);
-    }
-}
+mod tests;

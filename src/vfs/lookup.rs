@@ -234,7 +234,7 @@ impl Names {
     pub(super) fn attr(&self, ino: Inode, path: &[u8], what: &What) -> Option<Attr> {
         let mut attr = match what {
             What::File(facts) => Attr::file(&self.options, ino, facts),
-            What::Directory(time) => Attr::directory(&self.options, ino, time.unwrap_or(self.mounted)),
+            What::Directory(marker) => Attr::directory(&self.options, ino, *marker, self.mounted),
             What::Absent => return None,
         };
         self.own.apply(path, what, &mut attr);

@@ -20,6 +20,8 @@ mod lookup;
 mod nameless;
 mod namespace;
 mod next_files;
+mod open_file;
+mod opening;
 mod options;
 mod own;
 mod posix;
@@ -35,15 +37,17 @@ mod xattr;
 pub use attr::{Attr, Entry};
 pub use dir_page::{DirItem, DirPage};
 pub use directory::DirHandle;
-pub use edits::{Access, Caller, Edits, Tracked};
+pub use edits::{Caller, Edits, Tracked};
 pub use error::{Error, Result};
 pub use expiry::Expired;
-pub use files::{Files, HandleId, OpenFile, Opened, Read};
+pub use files::{Files, HandleId, Opened};
 pub use inodes::{Inode, Kind};
 // For benches/listing.rs.
 #[doc(hidden)]
 pub use listing::{DirEntry, Merge};
 pub use lookup::Names;
+pub use open_file::{OpenFile, Read};
+pub use opening::Access;
 pub use options::Options;
 pub use own::NewAttributes;
 pub use setattr::SetAttributes;

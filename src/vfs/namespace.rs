@@ -9,7 +9,7 @@ use super::attr::Entry;
 use super::changes::directory_of;
 use super::drafts::Draft;
 use super::edits::{Caller, Edits};
-use super::fact::{Fact, What};
+use super::fact::{Fact, Marker, What};
 use super::inodes::Inode;
 use super::listing::{Extra, FileFacts};
 use super::probe::first_below;
@@ -43,26 +43,34 @@ impl Edits {
             return Err(Error::Exists);
         }
         self.adopt_attributes(&path, mode, self.names.options.dir_mode, caller);
-        if let Err(error) = self.put_marker(&path, Condition::Absent).await {
-            self.names.own.forget(path.as_bytes());
-            return Err(if is_replaced(&error) { Error::Exists } else { error });
-        }
-        self.names.on_directory(&path);
+        let marker = match self.put_marker(&path, Condition::Absent).await {
+            Ok(marker) => marker,
+            Err(error) => {
+                self.names.own.forget(path.as_bytes());
+                return Err(if is_replaced(&error) { Error::Exists } else { error });
+            }
+        };
+        self.names.on_directory(&path, marker);
+        self.names.on_entry_changed(&path);
         let fact = self.names.known_name(&path).unwrap_or(fact);
-        let what = What::Directory(Some(std::time::SystemTime::now()));
+        let what = What::Directory(Some(marker));
         self.names.remember(parent, &path, &Fact { what, ..fact })
     }
 
     /// Writes the marker of the directory `path` (without `/`).
-    pub(super) async fn put_marker(&self, path: &Key, condition: Condition) -> Result<()> {
-        let plain = Headers { content_type: Some(DIRECTORY_TYPE.into()), ..Headers::default() };
-        let headers = if self.names.options.posix_attributes {
-            posix::headers(plain, &self.names.own.get(path.as_bytes(), None), &self.names.options, true)
-        } else {
-            plain
-        };
+    pub(super) async fn put_marker(&self, path: &Key, condition: Condition) -> Result<Marker> {
+        let mut headers = Headers { content_type: Some(DIRECTORY_TYPE.into()), ..Headers::default() };
+        let mut marker = Marker::from(std::time::SystemTime::now());
+        let keeps_attributes = self.names.options.posix_attributes;
+        if keeps_attributes {
+            headers = posix::headers(headers, &self.names.own.of_directory(path.as_bytes()), &self.names.options, true);
+            marker.posix = posix::read(&headers.metadata);
+        }
         self.store.put(&PutRequest { key: path.join(b"/"), body: Bytes::new(), headers, condition }).await?;
-        Ok(())
+        if keeps_attributes {
+            self.names.own.on_stored(path.as_bytes());
+        }
+        Ok(marker)
     }
 
     /// Removes an empty directory.
@@ -82,6 +90,7 @@ impl Edits {
         self.store.delete(&marker).await?;
         self.names.on_unlinked(&marker);
         self.names.on_removed(&path);
+        self.names.on_entry_changed(&path);
         Ok(())
     }
 
@@ -118,6 +127,7 @@ impl Edits {
         self.store.delete(&path).await?;
         self.names.on_unlinked(&path);
         self.names.on_removed(&path);
+        self.names.on_entry_changed(&path);
         self.keep_directory_of(&path).await;
         Ok(())
     }
@@ -138,6 +148,7 @@ impl Edits {
         }
         self.names.on_unlinked(&path);
         self.names.on_removed(&path);
+        self.names.on_entry_changed(&path);
         self.keep_directory_of(&path).await;
         Ok(())
     }
@@ -160,8 +171,9 @@ impl Edits {
         };
         if emptied {
             match self.put_marker(&name, Condition::Absent).await {
-                Err(error) if !is_replaced(&error) => tracing::warn!(%directory, %error, "a directory went with its last file"),
-                _ => self.names.on_directory(&name),
+                Ok(marker) => self.names.on_directory(&name, marker),
+                Err(error) if is_replaced(&error) => self.names.on_unknown(&name),
+                Err(error) => tracing::warn!(%directory, %error, "a directory went with its last file"),
             }
         }
     }
@@ -172,7 +184,7 @@ impl Edits {
         if first.key == *directory {
             // The marker is there: it is remembered, so that the next file removed needs not ask.
             let name = Key::from(directory.as_bytes().strip_suffix(b"/").unwrap_or_default());
-            self.names.cache.learn_name(&name, What::Directory(Some(first.modified)), tokio::time::Instant::now());
+            self.names.cache.learn_marker(&name, first.modified, tokio::time::Instant::now());
         }
         Ok(false)
     }
@@ -201,6 +213,7 @@ impl Edits {
             extra: Some(std::sync::Arc::new(extra)),
         };
         self.names.on_file(&path, facts.clone());
+        self.names.on_entry_changed(&path);
         let fact = self.names.known_name(&path).unwrap_or(fact);
         self.names.remember(parent, &path, &Fact { what: What::File(facts), ..fact })
     }

@@ -1,5 +1,5 @@
-//! Attributes that were set through this mount: mode, owner and times. They are laid over what store and options say, for as long
-//! as the mount lives. Nothing is stored here. Invariant: a time belongs to the version it was set on and goes when another one
+//! Attributes that were set through this mount: mode, owner and times, and the times at which it changed the entries of directories. They
+//! are laid over what store and options say, for as long as the mount lives. Nothing is stored here. Invariant: a time belongs to the version it was set on and goes when another one
 //! comes; mode and owner belong to the name and go with it.
 
 use std::collections::HashMap;
@@ -31,6 +31,9 @@ pub struct Own {
     set: Mutex<HashMap<Key, Set>>,
     /// Whether there is anything: spares the lock where nobody sets attributes.
     any: AtomicBool,
+    /// Directories in which an entry was made, removed or renamed since their own time was set, and when that was for the last time. Apart
+    /// from the others, so that files need not look.
+    touched: Mutex<HashMap<Key, SystemTime>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -57,12 +60,27 @@ impl Own {
         set.mode = new.mode.or(set.mode);
         set.uid = new.uid.or(set.uid);
         set.gid = new.gid.or(set.gid);
+        if new.modified.is_some() {
+            self.touched.lock().remove(path);
+        }
         if new.modified.is_some() || new.accessed.is_some() {
             let before = set.times.take().filter(|times| times.version == version);
             let (modified, accessed) = before.map_or((None, None), |times| (times.modified, times.accessed));
             set.times = Some(Times { modified: new.modified.or(modified), accessed: new.accessed.or(accessed), version });
         }
         self.any.store(true, Ordering::Release);
+    }
+
+    /// An entry of `directory` was made, removed or renamed.
+    pub fn touch(&self, directory: Key) {
+        self.touched.lock().insert(directory, SystemTime::now());
+    }
+
+    /// What was set on a directory, or came of changes in it.
+    pub fn of_directory(&self, path: &[u8]) -> Posix {
+        let touched = self.touched.lock().get(path).copied();
+        let set = self.get(path, None);
+        Posix { modified: touched.or(set.modified), ..set }
     }
 
     /// What was set, as far as it holds for `version`.
@@ -82,7 +100,12 @@ impl Own {
     pub fn apply(&self, path: &[u8], what: &What, attr: &mut Attr) {
         match what {
             What::File(facts) => self.apply_to_file(path, facts, attr),
-            What::Directory(_) => self.lay(path, None, attr),
+            What::Directory(_) => {
+                self.lay(path, None, attr);
+                if let Some(&time) = self.touched.lock().get(path) {
+                    attr.modified = time;
+                }
+            }
             What::Absent => {}
         }
     }
@@ -130,8 +153,31 @@ impl Own {
         }
     }
 
+    /// What was set on the directory `path` is in the metadata of its marker: where another mount may change it. Nobody keeps the time
+    /// of an access.
+    pub fn on_stored(&self, path: &[u8]) {
+        self.touched.lock().remove(path);
+        if !self.any.load(Ordering::Acquire) {
+            return;
+        }
+        let mut all = self.set.lock();
+        let Some(set) = all.get_mut(path) else { return };
+        let accessed = set.times.take().and_then(|times| times.accessed);
+        *set = Set { times: accessed.map(|_| Times { modified: None, accessed, version: None }), ..Set::default() };
+        if accessed.is_none() {
+            all.remove(path);
+        }
+    }
+
     /// `from` is called `to` now; `versions`: its content has got another name as well.
     pub fn rename(&self, from: &[u8], to: &Key, versions: Option<(&ETag, &ETag)>) {
+        {
+            let mut touched = self.touched.lock();
+            match touched.remove(from) {
+                Some(time) => touched.insert(to.clone(), time),
+                None => touched.remove(to.as_bytes()),
+            };
+        }
         if !self.any.load(Ordering::Acquire) {
             return;
         }
@@ -148,6 +194,7 @@ impl Own {
 
     /// The name is gone.
     pub fn forget(&self, path: &[u8]) {
+        self.touched.lock().remove(path);
         if self.any.load(Ordering::Acquire) {
             self.set.lock().remove(path);
         }

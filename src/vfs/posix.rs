@@ -24,6 +24,17 @@ pub(super) fn headers(mut headers: Headers, own: &Posix, options: &Options, is_d
     headers
 }
 
+/// What an object is to be given: `own` over what it has.
+pub(super) fn over(own: Posix, details: &Details) -> Posix {
+    let stored = read(&details.headers.metadata);
+    Posix {
+        mode: own.mode.or(stored.mode),
+        uid: own.uid.or(stored.uid),
+        gid: own.gid.or(stored.gid),
+        modified: own.modified.or(stored.modified).or(Some(details.meta.modified)),
+    }
+}
+
 /// `facts` of a file that was just stored with [`headers`].
 pub(super) fn with(facts: FileFacts, own: &Posix, options: &Options) -> FileFacts {
     let posix = Posix {

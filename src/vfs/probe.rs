@@ -4,13 +4,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::SystemTime;
-
 use tokio::join;
 use tokio::time::Instant;
 
 use super::error::{Error, Result};
-use super::fact::{Fact, What};
+use super::fact::{Fact, Marker, What};
 use super::flight::Flights;
 use super::hidden::Hidden;
 use super::listing::FileFacts;
@@ -38,13 +36,14 @@ pub struct Probe {
     objects: Answers,
     refreshes: Answers,
     directories: Answers,
+    markers: Answers,
 }
 
 impl Probe {
     /// Asks `store` and fills `cache`.
     pub fn new(store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>, posix: bool) -> Self {
-        let [names, objects, refreshes, directories] = [(); 4].map(|()| Answers::default());
-        Self { store, cache, hidden, posix, no_listing: Arc::default(), names, objects, refreshes, directories }
+        let [names, objects, refreshes, directories, markers] = [(); 5].map(|()| Answers::default());
+        Self { store, cache, hidden, posix, no_listing: Arc::default(), names, objects, refreshes, directories, markers }
     }
 
     /// What `path` stands for: one LIST of the keys that begin with it. What that does not tell, a HEAD of the object and a LIST of
@@ -82,7 +81,13 @@ impl Probe {
                 if let (Ok(Some(_)), Ok(Some(_))) = (&object, &below) {
                     hidden.note(&path);
                 }
-                Ok(cache.learn_name(&path, verdict(object, below, &directory)?, asked))
+                let mut what = verdict(object, below, &directory)?;
+                if let What::Directory(Some(seen)) = what
+                    && posix
+                {
+                    what = What::Directory(Some(marker(&*store, &directory).await?.unwrap_or(seen)));
+                }
+                Ok(cache.learn_name(&path, what, asked))
             }
         });
         answer.await
@@ -115,21 +120,36 @@ impl Probe {
 
     /// Answers to what is asked of these keys now are not given to those who ask later.
     pub fn abandon(&self, is_one: impl Fn(&Key) -> bool) {
-        for flights in [&self.names, &self.objects, &self.refreshes, &self.directories] {
+        for flights in [&self.names, &self.objects, &self.refreshes, &self.directories, &self.markers] {
             flights.abandon(&is_one);
         }
     }
 
-    /// Whether there is something at or below `directory` (which ends in `/`): one LIST.
-    pub async fn directory(&self, directory: &Key) -> Result<Fact> {
-        let answer = self.directories.join(directory, || {
+    /// The marker of `directory` (which ends in `/`), of which a listing says until `named_until` that it is there: one HEAD.
+    pub async fn marker(&self, directory: &Key, named_until: Instant) -> Result<Fact> {
+        let answer = self.markers.join(directory, || {
             let (store, cache, directory) = (self.store.clone(), self.cache.clone(), directory.clone());
             async move {
-                let bytes = directory.as_bytes();
-                let path = Key::from(bytes.strip_suffix(b"/").unwrap_or(bytes));
                 let asked = Instant::now();
+                let marker = marker(&*store, &directory).await?;
+                Ok(cache.learn_directory(&without_slash(&directory), marker, named_until, asked))
+            }
+        });
+        answer.await
+    }
+
+    /// Whether there is something at or below `directory` (which ends in `/`): one LIST, or a HEAD of its marker where that tells more.
+    pub async fn directory(&self, directory: &Key) -> Result<Fact> {
+        let answer = self.directories.join(directory, || {
+            let (store, cache, directory, posix) = (self.store.clone(), self.cache.clone(), directory.clone(), self.posix);
+            async move {
+                let path = without_slash(&directory);
+                let asked = Instant::now();
+                if posix && let Some(marker) = marker(&*store, &directory).await? {
+                    return Ok(cache.learn_name(&path, What::Directory(Some(marker)), asked));
+                }
                 match first_below(&*store, &directory).await? {
-                    Some(first) => Ok(cache.learn_name(&path, What::Directory(marker_time(&first, &directory)), asked)),
+                    Some(first) => Ok(cache.learn_name(&path, What::Directory(marker_in(&first, &directory)), asked)),
                     None => Ok(cache.learn_object(&path, None, None, asked)),
                 }
             }
@@ -153,6 +173,20 @@ async fn more(store: &dyn ObjectStore, meta: ObjectMeta) -> store::Result<FileFa
         return store.details(&meta.key).await.map(|details| posix::facts(&details, false));
     }
     Ok(FileFacts::from(&meta))
+}
+
+/// The marker of `directory` with its attributes. None also where objects may be listed and not be looked at.
+async fn marker(store: &dyn ObjectStore, directory: &Key) -> store::Result<Option<Marker>> {
+    match store.details(directory).await {
+        Ok(details) => Ok(Some(Marker::from(&details))),
+        Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::AccessDenied) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn without_slash(directory: &Key) -> Key {
+    let bytes = directory.as_bytes();
+    Key::from(bytes.strip_suffix(b"/").unwrap_or(bytes))
 }
 
 /// Absence is an answer.
@@ -234,7 +268,7 @@ pub(super) async fn first_below(store: &dyn ObjectStore, directory: &Key) -> sto
 /// The directory wins. Without the right to list an object can still be served, though a directory may hide it.
 fn verdict(object: store::Result<Option<FileFacts>>, below: store::Result<Option<ObjectMeta>>, directory: &Key) -> Result<What> {
     match (below, object) {
-        (Ok(Some(first)), _) => Ok(What::Directory(marker_time(&first, directory))),
+        (Ok(Some(first)), _) => Ok(What::Directory(marker_in(&first, directory))),
         (Ok(None), Ok(object)) => Ok(object.map_or(What::Absent, What::File)),
         (Err(error), Ok(Some(facts))) if error.kind == ErrorKind::AccessDenied => Ok(What::File(facts)),
         (Err(error), _) | (Ok(None), Err(error)) => Err(Error::Store(error)),
@@ -242,12 +276,14 @@ fn verdict(object: store::Result<Option<FileFacts>>, below: store::Result<Option
 }
 
 /// The marker sorts before everything below it, so it comes first when there is one.
-fn marker_time(first: &ObjectMeta, directory: &Key) -> Option<SystemTime> {
-    (first.key == *directory).then_some(first.modified)
+fn marker_in(first: &ObjectMeta, directory: &Key) -> Option<Marker> {
+    (first.key == *directory).then(|| Marker::from(first.modified))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::SystemTime;
+
     use super::*;
     use crate::store::{ETag, Op};
 
@@ -268,7 +304,7 @@ mod tests {
         let absent = || there(failed(ErrorKind::NotFound, Op::Head));
         assert_eq!(verdict(there(Ok(object())), Ok(None)), Ok(file()));
         assert_eq!(verdict(there(Ok(object())), Ok(Some(meta("a/b")))), Ok(What::Directory(None)));
-        assert_eq!(verdict(absent(), Ok(Some(meta("a/")))), Ok(What::Directory(Some(SystemTime::UNIX_EPOCH))));
+        assert_eq!(verdict(absent(), Ok(Some(meta("a/")))), Ok(What::Directory(Some(Marker::from(SystemTime::UNIX_EPOCH)))));
         assert_eq!(verdict(absent(), Ok(None)), Ok(What::Absent));
         assert_eq!(verdict(failed(ErrorKind::Timeout, Op::Head), Ok(Some(meta("a/b")))), Ok(What::Directory(None)));
         assert_eq!(verdict(failed(ErrorKind::Timeout, Op::Head), Ok(None)), Err(libc::EIO));

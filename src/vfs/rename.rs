@@ -3,18 +3,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
 use super::changes::directory_of;
 use super::drafts::Draft;
 use super::edits::Edits;
-use super::fact::{Fact, What};
+use super::fact::{Fact, Marker, What};
 use super::inodes::Inode;
 use super::listing::FileFacts;
 use super::lookup::object_meta;
 use super::{Error, Result};
-use crate::store::{self, Condition, ErrorKind, Key, ListRequest, ObjectMeta, Op};
+use crate::store::{self, Condition, ErrorKind, Key, ListRequest, ObjectMeta, Op, SYMLINK_SIZE};
 
 /// Copies and deletes in flight of one rename. The store does the work: what bounds them is its patience.
 const AT_ONCE: usize = 64;
@@ -85,6 +86,8 @@ impl Edits {
         if let Some(ino) = self.names.known_inode(to) {
             self.files.on_rename(ino, &meta);
         }
+        self.names.on_entry_changed(from);
+        self.names.on_entry_changed(to);
         self.keep_directory_of(from).await;
         Ok(())
     }
@@ -136,6 +139,8 @@ impl Edits {
         if let Some(meta) = &moved {
             self.names.on_file(to, FileFacts::from(meta));
         }
+        self.names.on_entry_changed(from);
+        self.names.on_entry_changed(to);
         self.keep_directory_of(from).await;
         Ok(())
     }
@@ -179,6 +184,8 @@ impl Edits {
         for key in &left {
             tracing::error!(%key, "the directory was renamed, but this object could not be deleted and is there twice");
         }
+        self.names.on_entry_changed(from);
+        self.names.on_entry_changed(to);
         self.keep_directory_of(from).await;
         match left.first() {
             None => Ok(()),
@@ -268,14 +275,25 @@ impl super::Names {
     fn on_tree_renamed(&self, from: &Key, parent: Inode, to: &Key, objects: &[ObjectMeta], moved: &[ObjectMeta]) {
         self.inodes.lock().rename(from, parent, to);
         let bare = |key: &Key| Key::from(key.as_bytes().strip_suffix(b"/").unwrap_or(key.as_bytes()));
+        let posix = self.options.posix_attributes;
+        let marker = match self.known_name(&bare(from)).map(|fact| fact.what) {
+            Some(What::Directory(marker)) if posix => marker,
+            _ => Some(Marker::from(SystemTime::now())).filter(|_| !posix),
+        };
         self.own.rename(bare(from).as_bytes(), &bare(to), None);
         let mut directories = BTreeSet::new();
         for (object, moved) in objects.iter().zip(moved) {
             if !object.key.is_prefix() {
-                let link = self.known_name(&object.key).and_then(|fact| if let What::File(facts) = fact.what { facts.extra } else { None });
+                let extra =
+                    self.known_name(&object.key).and_then(|fact| if let What::File(facts) = fact.what { facts.extra } else { None });
                 self.own.rename(object.key.as_bytes(), &moved.key, Some((&object.etag, &moved.etag)));
                 self.on_removed(&object.key);
-                self.on_file(&moved.key, FileFacts { extra: link, ..FileFacts::from(moved) });
+                // What only a HEAD tells of it may not have been asked for.
+                if extra.is_none() && (posix || moved.size == SYMLINK_SIZE) {
+                    self.on_unknown(&moved.key);
+                } else {
+                    self.on_file(&moved.key, FileFacts { extra, ..FileFacts::from(moved) });
+                }
             }
             let mut directory = if object.key.is_prefix() { object.key.clone() } else { directory_of(&object.key) };
             while directory.as_bytes().len() > from.as_bytes().len() && directories.insert(directory.clone()) {
@@ -291,7 +309,10 @@ impl super::Names {
         self.on_removed(&bare(from));
         self.cache.on_change(from);
         self.cache.on_change(to);
-        self.on_directory(&bare(to));
+        match marker {
+            Some(marker) => self.on_directory(&bare(to), marker),
+            None => self.on_unknown(&bare(to)),
+        }
     }
 }
 

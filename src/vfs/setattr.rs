@@ -5,14 +5,19 @@ use std::time::{Duration, SystemTime};
 
 use super::attr::Attr;
 use super::edits::Edits;
-use super::fact::What;
+use super::fact::{Marker, What};
 use super::files::HandleId;
 use super::inodes::{Inode, Kind};
 use super::listing::FileFacts;
 use super::lookup::path_of;
 use super::own::NewAttributes;
 use super::{Error, Result, posix};
-use crate::store::{Condition, Key};
+use crate::store::{Condition, ErrorKind, Key};
+
+/// Bits of a mode (`inode(7)`).
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const EXECUTABLE_BY_GROUP: u16 = 0o010;
 
 /// What setattr asks for; none leaves it as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +36,8 @@ impl Edits {
             self.set_size(ino, handle, size).await?;
         }
         if set.own != NewAttributes::default() && !self.lost_its_name(ino) {
-            self.set_own(ino, set.own).await?;
+            let own = self.without_privileges(ino, set.own).await?;
+            self.set_own(ino, own).await?;
         }
         match self.files.attributes_of_old(ino).or_else(|| self.attributes_of_removed(ino)) {
             Some(old) => Ok((old, Duration::ZERO)),
@@ -65,6 +71,18 @@ impl Edits {
         Ok(())
     }
 
+    /// A new owner or group takes setuid and setgid away from what can be run: FUSE_HANDLE_KILLPRIV_V2 leaves that to us. The set-group-id
+    /// bit of what the group cannot run means something else (`chown(2)`).
+    async fn without_privileges(&self, ino: Inode, new: NewAttributes) -> Result<NewAttributes> {
+        if new.uid.is_none() && new.gid.is_none() || new.mode.is_some() {
+            return Ok(new);
+        }
+        let (attr, _) = self.names.getattr(ino).await?;
+        let taken = if attr.perm & EXECUTABLE_BY_GROUP != 0 { SETUID | SETGID } else { SETUID };
+        let keeps_all = attr.kind != Kind::File || attr.perm & taken == 0;
+        Ok(if keeps_all { new } else { NewAttributes { mode: Some(attr.perm & !taken), ..new } })
+    }
+
     async fn set_own(&self, ino: Inode, new: NewAttributes) -> Result<()> {
         if let Some(draft) = self.names.drafts.get(ino) {
             // After a commit that is under way: what is set belongs to the version that it makes.
@@ -77,14 +95,10 @@ impl Edits {
         let node = self.names.node(ino)?;
         let path = Key::from(path_of(&node));
         if node.kind() == Kind::Directory {
-            // The root has no marker: its attributes live as long as the mount.
-            let before = self.names.own.get(path.as_bytes(), None);
             self.names.own.set(&path, new, None);
-            if self.names.options.posix_attributes && ino != Inode::ROOT && self.names.own.get(path.as_bytes(), None) != before {
-                self.put_marker(&path, Condition::Any).await?;
-                self.names.on_directory(&path);
-            }
-            return Ok(());
+            // The root has no marker: its attributes live as long as the mount.
+            let stores = self.names.options.posix_attributes && ino != Inode::ROOT;
+            return if stores { self.store_own_of_directory(&path).await } else { Ok(()) };
         }
         let meta = self.names.fresh_object(ino).await?;
         self.names.own.set(&path, new, Some(meta.etag.clone()));
@@ -94,20 +108,36 @@ impl Edits {
         Ok(())
     }
 
+    /// Writes the attributes of a directory into the metadata of its marker, which is made when there is none: a copy onto itself, so that
+    /// what else it has stays.
+    async fn store_own_of_directory(&self, path: &Key) -> Result<()> {
+        let directory = path.join(b"/");
+        let marker = match self.store.details(&directory).await {
+            Err(error) if error.kind == ErrorKind::NotFound => self.put_marker(path, Condition::Any).await?,
+            Err(error) => return Err(error.into()),
+            Ok(details) => {
+                let own = posix::over(self.names.own.of_directory(path.as_bytes()), &details);
+                let mut modified = details.meta.modified;
+                if own != posix::read(&details.headers.metadata) {
+                    let headers = posix::headers(details.headers, &own, &self.names.options, true);
+                    crate::store::copy_object(&*self.store, &details.meta, &directory, Some(headers), &Condition::Any).await?;
+                    modified = SystemTime::now();
+                }
+                self.names.own.on_stored(path.as_bytes());
+                Marker { modified, posix: own }
+            }
+        };
+        self.names.on_directory(path, marker);
+        Ok(())
+    }
+
     /// Writes the attributes of a file into its metadata: a copy onto itself.
     async fn store_own(&self, path: &Key) -> Result<()> {
         let details = self.store.details(path).await?;
         if details.symlink.is_some() {
             return Ok(());
         }
-        let stored = posix::read(&details.headers.metadata);
-        let own = self.names.own.get(path.as_bytes(), Some(&details.meta.etag));
-        let own = super::listing::Posix {
-            mode: own.mode.or(stored.mode),
-            uid: own.uid.or(stored.uid),
-            gid: own.gid.or(stored.gid),
-            modified: own.modified.or(stored.modified).or(Some(details.meta.modified)),
-        };
+        let own = posix::over(self.names.own.get(path.as_bytes(), Some(&details.meta.etag)), &details);
         let headers = posix::headers(details.headers, &own, &self.names.options, false);
         let written = crate::store::copy_object(&*self.store, &details.meta, path, Some(headers), &Condition::Any).await?;
         let meta = crate::store::ObjectMeta { etag: written.etag, modified: SystemTime::now(), ..details.meta.clone() };

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::Options;
 use super::expiry::{Expiries, concerns_listing, is_below};
-use super::fact::{Fact, Listing, What};
+use super::fact::{Fact, Listing, Marker, What};
 use super::listing::{DirEntry, FileFacts};
 use crate::store::Key;
 
@@ -41,6 +41,8 @@ pub struct StatCache {
     negative_ttl: Duration,
     /// Whether a listing tells the attributes of files, or only that they are there.
     readdir_optimize: bool,
+    /// Whether only a HEAD tells the attributes of directories.
+    posix: bool,
 }
 
 impl StatCache {
@@ -61,6 +63,7 @@ impl StatCache {
             ttl: if enabled { options.stat_cache_ttl } else { Duration::ZERO },
             negative_ttl: if enabled { options.negative_ttl } else { Duration::ZERO },
             readdir_optimize: options.readdir_optimize && !options.posix_attributes,
+            posix: options.posix_attributes,
         }
     }
 
@@ -88,6 +91,22 @@ impl StatCache {
     pub fn learn_name(&self, path: &Key, what: What, learnt: Instant) -> Fact {
         let until = self.deadline(&what, learnt);
         self.insert(path, Fact { what, learnt, until, named_until: until })
+    }
+
+    /// The marker of the directory `path` was asked for at `learnt`. None: it has none, and is believed to be there until `named_until`
+    /// all the same.
+    pub fn learn_directory(&self, path: &Key, marker: Option<Marker>, named_until: Instant, learnt: Instant) -> Fact {
+        let what = What::Directory(marker);
+        let until = if marker.is_some() { self.deadline(&what, learnt) } else { named_until };
+        self.insert(path, Fact { what, learnt, until, named_until: until })
+    }
+
+    /// A listing that was asked for at `learnt` shows the marker of the directory `path`: all there is to know of it, unless attributes are
+    /// kept with it.
+    pub fn learn_marker(&self, path: &Key, modified: SystemTime, learnt: Instant) {
+        if !self.posix {
+            self.learn_name(path, What::Directory(Some(Marker::from(modified))), learnt);
+        }
     }
 
     /// Only the object was asked for, at `learnt`. The name is believed to be a file for as long as before, or until `named_until`
@@ -129,7 +148,10 @@ impl StatCache {
                 let until = if self.readdir_optimize { named_until } else { learnt };
                 Fact { what: What::File(file.clone()), learnt, until, named_until }
             }
-            None => Fact { what: What::Directory(None), learnt, until: named_until, named_until },
+            None => {
+                let until = if self.posix { learnt } else { named_until };
+                Fact { what: What::Directory(None), learnt, until, named_until }
+            }
         }
     }
 
@@ -278,8 +300,10 @@ impl StatCache {
 /// otherwise), attributes when they are not to be taken from listings.
 fn combine(listed: Fact, before: Fact) -> Fact {
     match (&listed.what, &before.what) {
+        (What::File(_), What::File(_)) | (What::Directory(_), What::Directory(_)) if listed.until <= listed.learnt => {
+            Fact { named_until: listed.named_until, ..before }
+        }
         (What::Directory(None), What::Directory(_)) => Fact { what: before.what, ..listed },
-        (What::File(_), What::File(_)) if listed.until <= listed.learnt => Fact { named_until: listed.named_until, ..before },
         _ => listed,
     }
 }

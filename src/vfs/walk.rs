@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::error::Result;
-use super::fact::{Page, What};
+use super::fact::Page;
 use super::hidden::Hidden;
 use super::listing::{DirEntry, Extra, Merge};
 use super::stat_cache::StatCache;
@@ -189,7 +189,7 @@ impl Walk {
             self.cache.learn_listing(&self.directory, Arc::new(listing));
         }
         if let (Some(time), Some(path)) = (marker, self.directory.as_bytes().strip_suffix(b"/")) {
-            self.cache.learn_name(&Key::from(path), What::Directory(Some(time)), learnt);
+            self.cache.learn_marker(&Key::from(path), time, learnt);
         }
         turn
     }

@@ -12,8 +12,9 @@ mod disk;
 mod kept;
 mod passthrough;
 mod trouble;
+mod warm;
 
 fn main() -> std::process::ExitCode {
-    let trials = [kept::trials(), passthrough::trials(), bounds::trials(), trouble::trials()];
+    let trials = [kept::trials(), passthrough::trials(), bounds::trials(), trouble::trials(), warm::trials()];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

@@ -26,6 +26,9 @@ pub fn trials() -> Vec<Trial> {
         trial("attributes_hold_for_the_life_of_the_mount", attributes),
         trial("a_handle_whose_name_is_gone_sets_nothing_on_who_has_the_name_now", attributes_of_removed),
         trial("attributes_can_be_kept_in_the_bucket", posix_attributes),
+        trial("a_new_owner_takes_privileges_from_a_program", privileges),
+        trial("attributes_of_directories_are_seen_by_another_mount", posix_directories),
+        trial("directories_show_when_their_entries_changed", directory_times),
         trial("an_unlinked_file_is_read_on_by_who_has_it_open", unlink_open),
         trial("a_handle_shows_and_takes_what_it_is_told_after_its_name_is_gone", write_unlinked),
         trial("a_handle_of_what_a_rename_replaced_is_a_file_of_its_own", write_replaced),
@@ -304,6 +307,95 @@ fn posix_attributes() {
     let shown = fs::metadata(mount.join("file")).expect("it is there");
     assert_eq!((shown.mode() & 0o7777, shown.uid(), shown.gid()), (0o751, 1234, 5678));
     assert_eq!(shown.modified().expect("it is told"), time);
+}
+
+fn privileges() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let path = mount.join("program");
+    fs::write(&path, b"x").expect("it is written");
+    let mode = || fs::metadata(&path).expect("it is there").mode() & 0o7777;
+    for (before, after) in [(0o6755, 0o755), (0o4755, 0o755), (0o6745, 0o2745), (0o1755, 0o1755)] {
+        for (uid, gid) in [(Some(1234), None), (None, Some(5678)), (Some(0), Some(0))] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(before)).expect("it is taken");
+            assert_eq!(mode(), before);
+            std::os::unix::fs::chown(&path, uid, gid).expect("it is taken");
+            assert_eq!(mode(), after, "{before:o} given to {uid:?} {gid:?}");
+        }
+    }
+    fs::create_dir(mount.join("directory")).expect("it is new");
+    fs::set_permissions(mount.join("directory"), fs::Permissions::from_mode(0o2775)).expect("it is taken");
+    std::os::unix::fs::chown(mount.join("directory"), Some(1234), Some(5678)).expect("it is taken");
+    assert_eq!(fs::metadata(mount.join("directory")).expect("it is there").mode() & 0o7777, 0o2775);
+}
+
+fn posix_directories() {
+    let server = S3Server::start();
+    server.put("bare/file", "x");
+    let time = UNIX_EPOCH + Duration::new(1_500_000_000, 0);
+    let set_time = |path: &Path| File::open(path).expect("it is there").set_modified(time).expect("it is taken");
+    let shown = |path: &Path| {
+        let about = fs::metadata(path).expect("it is there");
+        (about.mode() & 0o7777, about.uid(), about.gid(), about.modified().expect("it is told") == time)
+    };
+    {
+        let mount = Daemon::new(&server).flag("--posix-attributes").start();
+        fs::create_dir(mount.join("new")).expect("it is new");
+        for (name, mode) in [("new", 0o1751), ("bare", 0o700)] {
+            let path = mount.join(name);
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is taken");
+            std::os::unix::fs::chown(&path, Some(1234), Some(5678)).expect("it is taken");
+            set_time(&path);
+            assert_eq!(shown(&path), (mode, 1234, 5678, true));
+        }
+        fs::create_dir(mount.join("new/below")).expect("it is new");
+        fs::set_permissions(mount.join("new/below"), fs::Permissions::from_mode(0o711)).expect("it is taken");
+        set_time(&mount.join("new"));
+        fs::rename(mount.join("new"), mount.join("moved")).expect("it is moved");
+        assert_eq!(shown(&mount.join("moved")), (0o1751, 1234, 5678, true));
+        assert_eq!(shown(&mount.join("moved/below")).0, 0o711);
+    }
+    assert_eq!(server.metadata("moved/").get("mode").map(String::as_str), Some("17385"));
+    let mount = Daemon::new(&server).flag("--posix-attributes").start();
+    let listed: Vec<_> = entries(mount.path()).into_iter().map(|name| (shown(&mount.join(&name)), name)).collect();
+    assert_eq!(listed, [((0o700, 1234, 5678, true), "bare".into()), ((0o1751, 1234, 5678, true), "moved".into())]);
+    assert_eq!(shown(&mount.join("moved/below")).0, 0o711);
+    // What one mount sets leaves the rest as another one has set it.
+    fs::set_permissions(mount.join("moved"), fs::Permissions::from_mode(0o755)).expect("it is taken");
+    assert_eq!(shown(&mount.join("moved")), (0o755, 1234, 5678, true));
+    let other = Daemon::new(&server).flag("--posix-attributes").start();
+    assert_eq!(shown(&other.join("moved")), (0o755, 1234, 5678, true));
+}
+
+fn directory_times() {
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let (one, other) = (mount.join("one"), mount.join("other"));
+    let time = UNIX_EPOCH + Duration::new(1_500_000_000, 0);
+    // Each is given an old time before each change; whose is still that one has not changed.
+    let changed = |change: &dyn Fn() -> std::io::Result<()>| {
+        for path in [&one, &other] {
+            File::open(path).and_then(|directory| directory.set_modified(time)).expect("it is taken");
+        }
+        change().expect("it can be done");
+        [&one, &other].map(|path| {
+            let about = fs::metadata(path).expect("it is there");
+            let now = about.modified().expect("it is told") != time;
+            assert_eq!(about.ctime() != 1_500_000_000, now, "both times change");
+            now
+        })
+    };
+    fs::create_dir(&one).and_then(|()| fs::create_dir(&other)).expect("they are new");
+    assert_eq!(changed(&|| fs::write(one.join("file"), "content")), [true, false]);
+    assert_eq!(changed(&|| fs::write(one.join("file"), "other")), [false, false]);
+    assert_eq!(changed(&|| fs::rename(one.join("file"), other.join("file"))), [true, true]);
+    assert_eq!(changed(&|| fs::create_dir(one.join("below"))), [true, false]);
+    assert_eq!(changed(&|| fs::write(one.join("below/file"), "x")), [false, false]);
+    assert_eq!(changed(&|| fs::rename(one.join("below"), other.join("below"))), [true, true]);
+    assert_eq!(changed(&|| std::os::unix::fs::symlink("nowhere", one.join("link"))), [true, false]);
+    assert_eq!(changed(&|| fs::remove_file(one.join("link"))), [true, false]);
+    assert_eq!(changed(&|| fs::remove_file(other.join("below/file"))), [false, false]);
+    assert_eq!(changed(&|| fs::remove_dir(other.join("below"))), [false, true]);
 }
 
 fn unlink_open() {

@@ -1,8 +1,9 @@
 //! The OSS dialect: the requests of one bucket, signed with V4 or V1 or not at all. It does not
-//! retry, but for a range whose kept signature is refused. Invariant: each call reads one version of one object, or one page.
+//! retry, but once with renewed credentials. Invariant: each call reads one version of one object, or one page.
 
 mod address;
 mod credentials;
+mod identity;
 mod process;
 mod sign;
 
@@ -14,6 +15,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use reqsign_core::OsEnv;
+use tokio::time::Instant;
 
 use super::answer::{self, Answer};
 use super::listing::Tokens;
@@ -75,19 +77,8 @@ impl OssStore {
         let requests = Requests::new(http, options, signer.clone(), metrics.clone());
         Ok(Self { ranges, pages, requests, signer, metrics })
     }
-}
 
-#[async_trait]
-impl ObjectStore for OssStore {
-    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
-        self.requests.head(key).await
-    }
-
-    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
-        self.list_telling(request, &|_| {}).await
-    }
-
-    async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+    async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
         let max_keys = request.max_keys.to_string();
         let mut query: Vec<(&str, &[u8])> = vec![("encoding-type", b"url"), ("list-type", b"2"), ("max-keys", max_keys.as_bytes())];
         // A query parameter without a value is signed without its `=`: nothing empty is sent.
@@ -110,13 +101,31 @@ impl ObjectStore for OssStore {
             Answered::Refused(status, headers, body) => Err(Answer::new(status.as_u16(), &headers, &body).into_error(Op::List, prefix)),
         }
     }
+}
+
+#[async_trait]
+impl ObjectStore for OssStore {
+    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        self.requests.head(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        self.list_telling(request, &|_| {}).await
+    }
+
+    async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+        let started = Instant::now();
+        match self.list_page(request, tell).await {
+            Err(error) if self.signer.may_renew(&error, started) => self.list_page(request, tell).await,
+            result => result,
+        }
+    }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        let started = Instant::now();
         match self.ranges.get(&*self.signer, request, sink).await {
             // Made with a token or key that has ended since: refused before any byte of the range.
-            Err(error) if error.kind == ErrorKind::BadCredentials && self.signer.forget(&request.key) => {
-                self.ranges.get(&*self.signer, request, sink).await
-            }
+            Err(error) if self.signer.may_renew_get(&error, &request.key, started) => self.ranges.get(&*self.signer, request, sink).await,
             result => result,
         }
     }

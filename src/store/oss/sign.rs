@@ -4,18 +4,20 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use parking_lot::Mutex;
-use reqsign_aliyun_oss::{Credential, RequestSigner, SigningVersion};
-use reqsign_core::{Context, ErrorKind as SignErrorKind, Signer};
+use reqsign_aliyun_oss::{RequestSigner, SigningVersion};
+use reqsign_core::ErrorKind as SignErrorKind;
 use tokio::time::Instant;
 
 use super::address::Address;
 use super::credentials::Sources;
+use super::identity::Identity;
 use crate::store::range::{SignGet, SignedGet};
 use crate::store::requests::{REQUEST_PAYER, Unsigned, Voice};
 use crate::store::{Error, ErrorKind, Key, Op, Result, Signature};
@@ -36,7 +38,7 @@ const PAYER: HeaderName = HeaderName::from_static("x-oss-request-payer");
 pub(super) struct OssSigner {
     address: Address,
     /// None for anonymous access.
-    signer: Option<Signer<Credential>>,
+    identity: Option<Arc<Identity>>,
     requester_pays: bool,
     kept: Mutex<HashMap<Key, Kept>>,
 }
@@ -50,7 +52,7 @@ struct Kept {
 
 impl fmt::Debug for OssSigner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OssSigner").field("address", &self.address).field("signs", &self.signer.is_some()).finish_non_exhaustive()
+        f.debug_struct("OssSigner").field("address", &self.address).field("signs", &self.identity.is_some()).finish_non_exhaustive()
     }
 }
 
@@ -65,19 +67,19 @@ impl OssSigner {
                 Some(rules.with_signing_version(SigningVersion::V4).with_region(region))
             }
         };
-        let signer = rules.map(|rules| Signer::new(Context::new(), sources, rules));
-        Self { address, signer, requester_pays, kept: Mutex::new(HashMap::new()) }
+        let identity = rules.map(|rules| Arc::new(Identity::new(sources, rules)));
+        Self { address, identity, requester_pays, kept: Mutex::new(HashMap::new()) }
     }
 
     /// The same credentials for the same bucket behind another address.
     pub fn at(&self, address: Address) -> Self {
-        Self { address, signer: self.signer.clone(), requester_pays: self.requester_pays, kept: Mutex::default() }
+        Self { address, identity: self.identity.clone(), requester_pays: self.requester_pays, kept: Mutex::default() }
     }
 
     /// URL and headers of a request for `key` that has none of its own, or for the bucket when it is empty.
     pub async fn sign(&self, op: Op, method: Method, key: &Key, query: &[(&str, &[u8])]) -> Result<SignedGet> {
         let mut headers = HeaderMap::new();
-        if self.requester_pays && self.signer.is_some() {
+        if self.requester_pays && self.identity.is_some() {
             headers.insert(PAYER, HeaderValue::from_static(REQUEST_PAYER.1));
         }
         self.sign_with(op, method, key, query, headers).await
@@ -87,7 +89,7 @@ impl OssSigner {
     async fn sign_with(&self, op: Op, method: Method, key: &Key, query: &[(&str, &[u8])], headers: HeaderMap) -> Result<SignedGet> {
         let invalid = |message: &str| Error::new(ErrorKind::Invalid, op, key, message);
         let target = self.address.target(key, query).ok_or_else(|| invalid("a URL cannot say a key with a component . or .."))?;
-        let Some(signer) = &self.signer else { return Ok(SignedGet { url: target.url, headers }) };
+        let Some(identity) = &self.identity else { return Ok(SignedGet { url: target.url, headers }) };
         if key.to_str().is_none() || query.iter().any(|(_, value)| std::str::from_utf8(value).is_err()) {
             return Err(invalid("OSS signs only names that are UTF-8"));
         }
@@ -100,16 +102,24 @@ impl OssSigner {
         let (mut parts, ()) = request.map_err(|_| invalid("the key gives no valid URL"))?.into_parts();
         let (signed, others) = headers.into_iter().filter_map(|(name, value)| Some((name?, value))).partition(|(name, _)| is_signed(name));
         parts.headers = signed;
-        signer.sign(&mut parts, None).await.map_err(|error| translate(&error, op, key))?;
+        identity.sign(&mut parts).await.map_err(|error| translate(&error, op, key))?;
         let mut headers = as_the_vendor_writes(parts.headers);
         headers.extend::<HeaderMap>(others);
         Ok(SignedGet { url: target.url, headers })
     }
 
-    /// Drops the kept signature of `key`; false when there is none, or when it is as new as can be.
-    pub fn forget(&self, key: &Key) -> bool {
+    /// After a request that began at `started` was refused: forgets the credentials, and says whether another signature may help.
+    pub fn may_renew(&self, error: &Error, started: Instant) -> bool {
+        error.kind == ErrorKind::BadCredentials && self.identity.as_ref().is_some_and(|identity| identity.renew(started))
+    }
+
+    /// The same for a GET, whose kept signature may be older than the credentials of now.
+    pub fn may_renew_get(&self, error: &Error, key: &Key, started: Instant) -> bool {
+        if error.kind != ErrorKind::BadCredentials {
+            return false;
+        }
         let kept = self.kept.lock().remove(key);
-        kept.is_some_and(|kept| kept.uses > 1)
+        self.may_renew(error, started) || kept.is_some_and(|kept| kept.uses > 1)
     }
 }
 
@@ -149,9 +159,8 @@ impl Voice for OssSigner {
         self.sign_with(*op, method.clone(), key, &query, (*headers).clone()).await
     }
 
-    /// The signer renews credentials itself before they end, and signs each of these requests anew.
-    async fn renew(&self, _: &Error, _: Instant) -> bool {
-        false
+    async fn renew(&self, error: &Error, started: Instant) -> bool {
+        self.may_renew(error, started)
     }
 
     fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {

@@ -1,0 +1,161 @@
+use async_trait::async_trait;
+
+use super::*;
+use crate::budget::{self, Budget};
+use crate::store::memory::Memory;
+use crate::store::{Key, ListPage, ListRequest, ObjectStore, Op, RangeRequest, RangeSink};
+use crate::vfs::Options;
+use crate::{metrics::Metrics, reader, units::ByteSize};
+
+/// A store that lists no etags.
+#[derive(Debug)]
+struct Untagged(Memory);
+
+#[async_trait]
+impl ObjectStore for Untagged {
+    async fn head(&self, key: &Key) -> store::Result<ObjectMeta> {
+        self.0.head(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> store::Result<ListPage> {
+        let mut page = self.0.list(request).await?;
+        page.objects.iter_mut().for_each(|object| object.etag = ETag::from(""));
+        Ok(page)
+    }
+
+    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> store::Result<()> {
+        self.0.get_range(request, sink).await
+    }
+}
+
+fn mounted(store: impl ObjectStore) -> (Arc<Names>, Arc<Files>) {
+    let store: Arc<dyn ObjectStore> = Arc::new(store);
+    let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::mib(64)) });
+    let deadline = std::time::Duration::from_secs(60);
+    let reader = Reader::new(Arc::clone(&store), budget, Arc::new(Metrics::default()), reader::Options::default(), deadline);
+    let names = Names::new(store, Options::default());
+    (Arc::clone(&names), Files::new(names, reader))
+}
+
+/// Lists the root as readdirplus does; the inode of its only file.
+async fn listed(names: &Arc<Names>) -> Inode {
+    let directory = names.open_dir(Inode::ROOT).unwrap();
+    let mut found = None;
+    directory.read_plus(0).await.unwrap().fill_plus(|item, entry| {
+        found = (item.name == b"a").then_some(entry.attr.ino);
+        false
+    });
+    found.unwrap()
+}
+
+async fn content(files: &Files, opened: Opened) -> Vec<u8> {
+    let file = files.get(opened.handle).unwrap();
+    let read = file.begin(1, 0, 4096);
+    let data = files.finish(&file, read).await.unwrap();
+    data.slices().collect::<Vec<_>>().concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_listed_with_its_etag_opens_without_a_request() {
+    let store = Memory::default();
+    store.put("a", "one");
+    let (names, files) = mounted(store.clone());
+    let opened = files.try_open(listed(&names).await, false).unwrap().unwrap();
+    assert_eq!((content(&files, opened).await, store.count(Op::Head)), (b"one".to_vec(), 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_listed_without_etag_is_asked_for_once_when_it_is_opened() {
+    let store = Memory::default();
+    store.put("a", "one");
+    let (names, files) = mounted(Untagged(store.clone()));
+    let ino = listed(&names).await;
+    assert!(files.try_open(ino, false).is_none());
+    let opened = files.open(ino, false).await.unwrap();
+    assert_eq!((content(&files, opened).await, store.count(Op::Head)), (b"one".to_vec(), 1));
+    assert!(files.try_open(ino, false).is_some(), "the version is known by now");
+    let listings = store.count(Op::List);
+    assert!(names.try_getattr(ino).is_some());
+    assert_eq!((store.count(Op::Head), store.count(Op::List)), (1, listings));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_looked_up_has_its_version_also_when_listings_tell_none() {
+    let store = Memory::default();
+    store.put("a", "one");
+    let (names, files) = mounted(Untagged(store.clone()));
+    let ino = names.lookup(Inode::ROOT, b"a").await.unwrap().attr.ino;
+    assert!(files.try_open(ino, false).is_some());
+    assert_eq!((store.count(Op::Head), store.count(Op::List)), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_kernel_is_told_when_the_open_finds_another_size_than_the_listing() {
+    let store = Memory::default();
+    store.put("a", "one");
+    let (names, files) = mounted(Untagged(store.clone()));
+    let ino = listed(&names).await;
+    store.put("a", "longer");
+    let opened = files.open(ino, false).await.unwrap();
+    assert_eq!(content(&files, opened).await, b"longer");
+    let changes = files.next_changes().await;
+    assert_eq!((changes.inodes, changes.old_pages), (vec![ino], vec![]));
+}
+
+/// Answers the kernel's side of [`Files::next_changes`] once.
+async fn told(files: &Files) -> Changes {
+    let changes = files.next_changes().await;
+    files.told(&changes);
+    changes
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_are_dropped_only_where_there_are_old_ones() {
+    let store = Memory::default();
+    store.put("a", "one");
+    let (names, files) = mounted(store.clone());
+    let ino = listed(&names).await;
+    let opened = files.try_open(ino, false).unwrap().unwrap();
+    store.put("a", "longer");
+    let (read, changes) = tokio::join!(content(&files, opened), told(&files));
+    assert_eq!((&read[..], changes.inodes, changes.old_pages), (&b"longer"[..], vec![ino], vec![]));
+    files.release(opened.handle);
+    // One that reads past the pages moves on although there are some.
+    let direct = files.try_open(ino, true).unwrap().unwrap();
+    store.put("a", "the third");
+    let (read, changes) = tokio::join!(content(&files, direct), told(&files));
+    assert_eq!((&read[..], changes.inodes, changes.old_pages), (&b"the third"[..], vec![ino], vec![ino]));
+    // The kernel may not have dropped them yet.
+    let keeps = || files.try_open(ino, false).unwrap().unwrap().keep_pages;
+    assert_eq!([keeps(), keeps()], [false, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_reads_past_the_pages_does_not_move_on_beside_one_that_reads_through_them() {
+    const SIZE: u64 = 64 << 20;
+    let store = Memory::default();
+    store.put_synthetic("a", SIZE);
+    let (names, files) = mounted(store.clone());
+    let ino = listed(&names).await;
+    let at = async |opened: Opened, offset: u64| {
+        let file = files.get(opened.handle).unwrap();
+        let read = file.begin(1, offset, 4096);
+        files.finish(&file, read).await
+    };
+    let [paged, direct] = [false, true].map(|direct| files.try_open(ino, direct).unwrap().unwrap());
+    at(paged, 0).await.unwrap();
+    store.put_synthetic("a", SIZE);
+    // Not in memory: it is asked for, and another version is there.
+    let stale = at(direct, SIZE - 4096).await;
+    assert!(matches!(stale, Err(Error::Stale(_))), "{stale:?}");
+    // Who opens it now gets an inode, and pages, of its own.
+    assert!(matches!(files.open(ino, false).await, Err(Error::Retired)));
+    // Beside others that read past the pages it moves on.
+    [paged, direct].iter().for_each(|opened| files.release(opened.handle));
+    let first = files.open(ino, true).await.unwrap();
+    let second = files.try_open(ino, true).unwrap().unwrap();
+    at(first, 0).await.unwrap();
+    store.put_synthetic("a", SIZE + 1);
+    let (read, _) = tokio::join!(at(second, SIZE - 4095), told(&files));
+    assert_eq!(read.unwrap().len(), 4096);
+}

@@ -1,0 +1,93 @@
+//! One open file: the version that it reads, and whether it may still move on to another one. Which version counts is decided where all
+//! files are known. Invariant: bytes are given out only while the version that they are of counts, and bind the handle to it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::Inode;
+use crate::reader::{ObjectHandle, Pending, ReadData};
+
+/// One open file.
+#[derive(Debug)]
+pub struct OpenFile {
+    pub(super) ino: Inode,
+    /// It was opened with O_DIRECT: nothing comes to it through the kernel's pages.
+    pub(super) direct: bool,
+    pub(super) version: Mutex<Version>,
+}
+
+/// What all handles of one version of an inode share.
+#[derive(Debug, Default)]
+pub(super) struct VersionState {
+    /// It is no longer what the store has.
+    pub superseded: AtomicBool,
+    /// Bytes were returned through some handle, and may be in the kernel's pages.
+    pub returned: AtomicBool,
+    /// A handle has moved on to it, and the kernel may have pages of the version before: the next open drops them.
+    pub has_older_pages: AtomicBool,
+}
+
+#[derive(Debug)]
+pub(super) struct Version {
+    pub object: Arc<ObjectHandle>,
+    pub state: Arc<VersionState>,
+    /// Bytes of it were returned through this handle.
+    pub has_returned: bool,
+}
+
+/// A read that has begun.
+#[derive(Debug)]
+pub struct Read {
+    pub(super) object: Arc<ObjectHandle>,
+    pub(super) pending: Pending,
+    pub(super) thread: u32,
+    pub(super) offset: u64,
+    pub(super) len: usize,
+}
+
+impl Version {
+    /// Whoever reads through the handle may have bytes of this version.
+    pub(super) fn is_bound(&self, direct: bool) -> bool {
+        self.has_returned || !direct && self.state.returned.load(Ordering::SeqCst)
+    }
+}
+
+impl OpenFile {
+    /// The first step of a read by `thread`; see [`ObjectHandle::begin`].
+    pub fn begin(&self, thread: u32, offset: u64, len: usize) -> Read {
+        let object = Arc::clone(&self.version.lock().object);
+        let pending = object.begin(thread, offset, len);
+        Read { object, pending, thread, offset, len }
+    }
+
+    /// The bytes of a read that can be answered at once.
+    pub fn ready(&self, read: &Read) -> Option<ReadData> {
+        read.pending.ready().filter(|_| self.returns(&read.object))
+    }
+
+    /// Has `then` called when [`ready`](Self::ready) may have more to say; see [`Pending::park`].
+    pub fn park(read: Read, then: impl FnOnce(Read) + Send + 'static) {
+        let Read { object, pending, thread, offset, len } = read;
+        pending.park(move |pending| then(Read { object, pending, thread, offset, len }));
+    }
+
+    pub(super) fn is_bound(&self) -> bool {
+        self.version.lock().is_bound(self.direct)
+    }
+
+    /// Binds the handle to the version of `object`; false when it is bound to another one by now.
+    pub(super) fn returns(&self, object: &Arc<ObjectHandle>) -> bool {
+        let mut version = self.version.lock();
+        let is_current = |version: &Version| !version.state.superseded.load(Ordering::SeqCst);
+        if !Arc::ptr_eq(&version.object, object) || !is_current(&version) {
+            return false;
+        }
+        version.state.returned.store(true, Ordering::SeqCst);
+        // Again, now that everybody can see that bytes are returned; see `move_on`.
+        let same = is_current(&version);
+        version.has_returned |= same;
+        same
+    }
+}
