@@ -4,14 +4,17 @@
 
 mod checkpoint;
 mod error;
+mod gate;
 mod get;
 mod knee;
 mod landing;
+mod names;
 mod plan;
 mod remove;
 mod span;
 mod stream;
 mod target;
+mod tree;
 mod walk;
 
 use std::sync::Arc;
@@ -19,10 +22,12 @@ use std::sync::Arc;
 pub use error::{Error, Result};
 pub use get::{Getting, Got, get};
 pub use knee::Knee;
+pub use names::{NameError, Pick, PickError, local_name};
 pub use plan::{Asked, Parallel, Plan, PlanError};
 pub use remove::{At, remove};
 pub use span::{Last, Span, SpanError};
 pub use stream::{Streaming, stream};
+pub use tree::{Outcome, Tree, is_there};
 pub use walk::{Listing, directory_of};
 
 /// Who is told of bytes as they arrive.
