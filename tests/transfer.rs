@@ -444,3 +444,100 @@ fn memory_stays_inside_what_was_allowed() {
     assert!(ended.unwrap().success() && server.count(Kind::Get) == 256);
     assert!(peak_kib > 0 && peak_kib < (16 + 96) << 10, "{peak_kib} KiB");
 }
+
+/// `windlass put` of a file of this content, with more words.
+fn put(server: &S3Server, content: &[u8], dest: &str, more: &[&str]) -> Said {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file.json");
+    fs::write(&file, content).unwrap();
+    let args = ["put", file.to_str().unwrap(), &at(dest), "--part-size", "5MiB", "--bigfile-threshold", "8MiB"];
+    run(server, &[&args[..], more].concat())
+}
+
+#[test]
+fn put_stores_one_request_below_the_threshold_and_parts_above() {
+    let server = S3Server::start();
+    for (len, puts, parts) in [(0, 1, 0), (8 * MIB - 1, 1, 0), (17 * MIB + 3, 0, 4)] {
+        let content = content(len);
+        for parallel in ["auto", "1", "16"] {
+            server.reset_log();
+            let said = put(&server, &content, "dir/object.txt", &["--parallel", parallel, "--json"]).succeeds();
+            assert!(said.err.contains("plan: "), "{}", said.err);
+            let facts = &json(&said)[0];
+            assert_eq!((facts["bytes"].as_u64(), facts["parts"].as_u64()), (Some(len as u64), Some(parts as u64)));
+            let (stored, about) = server.stored("dir/object.txt").unwrap();
+            assert!(stored == content && about.content_type.as_deref() == Some("text/plain"), "{about:?}");
+            assert_eq!((server.count(Kind::Put), server.count(Kind::UploadPart)), (puts, parts));
+        }
+    }
+    put(&server, b"{}", "dir/", &[]).succeeds();
+    assert_eq!(server.stored("dir/file.json").unwrap().0, "{}");
+    put(&server, b"{}", "dry", &["--dry-run"]).succeeds();
+    assert!(server.stored("dry").is_none() && server.uploads() == 0);
+    run(&server, &["put", "/no/such/file", &at("x")]).fails(2, &["/no/such/file"]);
+    run(&server, &["put", "/tmp", &at("x")]).fails(2, &["directory"]);
+    run(&server, &["put", "-", &at("dir/")]).fails(2, &["name the object"]);
+    put(&server, b"", "x", &["--part-size", "1MiB"]).fails(2, &["5MiB"]);
+}
+
+#[test]
+fn put_takes_standard_input_of_any_length() {
+    let server = S3Server::start();
+    for (len, parts) in [(0, 0), (5 * MIB - 1, 0), (5 * MIB, 1), (12 * MIB, 3)] {
+        let content = content(len);
+        server.reset_log();
+        let mut command = command(&server, &["put", "-", &at("stream"), "--part-size", "5MiB"]);
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), &content).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert!(server.stored("stream").unwrap().0 == content);
+        assert_eq!(server.count(Kind::UploadPart), parts, "{len}");
+    }
+}
+
+#[test]
+fn put_that_fails_or_is_stopped_leaves_nothing_in_the_bucket() {
+    let server = S3Server::start();
+    let content = content(20 * MIB);
+    server.put("object", "old");
+    server.fault(Fault::new(Effect::Status(503)).kind(Kind::UploadPart).nth(2));
+    server.fault(Fault::new(Effect::Broken).kind(Kind::UploadPart).nth(4));
+    put(&server, &content, "new", &[]).succeeds();
+    assert!(server.stored("new").unwrap().0 == content);
+    server.clear_faults();
+    server.fault(Fault::new(Effect::Status(403)).kind(Kind::UploadPart).nth(3));
+    put(&server, &content, "object", &[]).fails(3, &["permission"]);
+    server.clear_faults();
+    server.fault(Fault::new(Effect::Status(403)).kind(Kind::CompleteUpload));
+    put(&server, &content, "object", &[]).fails(3, &["permission"]);
+    server.clear_faults();
+    // Stopped while it waits for more of a pipe that is silent.
+    server.reset_log();
+    let mut command = command(&server, &["put", "-", &at("object"), "--part-size", "5MiB"]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut pipe, &content[..6 * MIB]).unwrap();
+    assert!(server.wait_for(|requests| requests.iter().any(|request| request.kind == Kind::UploadPart)));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    said(child.wait_with_output().unwrap()).fails(130, &["interrupted"]);
+    drop(pipe);
+    assert_eq!((server.uploads(), server.stored("object").unwrap().0), (0, "old".into()));
+}
+
+#[test]
+fn put_stays_inside_its_memory() {
+    let server = S3Server::start();
+    let words = ["put", "-", &at("large"), "--part-size", "5MiB", "--parallel", "100", "--max-memory", "32MiB"];
+    let mut child = command(&server, &words).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    let piece = content(8 * MIB);
+    for _ in 0..32 {
+        std::io::Write::write_all(&mut pipe, &piece).unwrap();
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let peak_kib: u64 = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().split(' ').next()?.parse().ok()).unwrap();
+    drop(pipe);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(server.stored("large").unwrap().0.len(), 256 * MIB);
+    assert!(peak_kib < (32 + 96) << 10, "{peak_kib} KiB");
+}
