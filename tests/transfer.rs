@@ -124,7 +124,7 @@ fn cat_writes_ranges_as_http_counts_them_and_as_ossutil_does() {
     let content = content(20 * MIB + 17);
     server.put("big", content.clone());
     server.put("empty", "");
-    let cat = |args: &[&str]| run(&server, &[&["cat"], args].concat()).succeeds().out;
+    let cat = |args: &[&str]| run(&server, &[&["cat", "--hedge=false"], args].concat()).succeeds().out;
     assert!(cat(&[&at("big")]) == content);
     assert_eq!(server.count(Kind::Get), 3);
     assert!(server.of_kind(Kind::Get).iter().all(|request| request.if_match.is_some()));
@@ -194,7 +194,7 @@ fn names_in(dir: &std::path::Path) -> Vec<String> {
 
 /// `windlass get` of parts of 1 MiB, with more words.
 fn get(server: &S3Server, key: &str, dest: &std::path::Path, more: &[&str]) -> Said {
-    let args = ["get", &at(key), dest.to_str().unwrap(), "--part-size", "1MiB", "--bigfile-threshold", "4MiB"];
+    let args = ["get", &at(key), dest.to_str().unwrap(), "--part-size", "1MiB", "--bigfile-threshold", "4MiB", "--hedge=false"];
     run(server, &[&args[..], more].concat())
 }
 
@@ -261,6 +261,9 @@ fn get_goes_on_after_faults_and_leaves_nothing_behind_when_it_cannot() {
     get(&server, "big", &dir.path().join("no/such/dir"), &[]).fails(1, &["no/such/dir", "No such file"]);
     // Nobody can make a file there, not even root.
     get(&server, "big", std::path::Path::new("/proc/self/here"), &[]).fails(1, &["cannot write /proc/self/here"]);
+    // More than any disk of a test has.
+    server.put_synthetic("huge", 1 << 50);
+    get(&server, "huge", &old, &["--part-size", "1GiB"]).fails(1, &["cannot write", "old", "No space left"]);
     get(&server, "big", &old, &["--max-memory", "1KiB"]).fails(2, &["--max-memory"]);
     assert_eq!(fs::read(&old).unwrap(), b"old");
     assert_eq!(names_in(dir.path()), ["big", "old"]);
@@ -301,7 +304,7 @@ fn get_killed_and_run_again_fetches_what_is_missing() {
     for n in 9..=16 {
         server.fault(Fault::new(Effect::Stall(1000, None)).kind(Kind::Get).nth(n));
     }
-    let words = ["get", &at("big"), target.to_str().unwrap(), "--part-size", "1MiB", "--bigfile-threshold", "4MiB"];
+    let words = ["get", &at("big"), target.to_str().unwrap(), "--part-size", "1MiB", "--bigfile-threshold", "4MiB", "--hedge=false"];
     let mut child = command(&server, &[&words[..], &more].concat()).stderr(Stdio::null()).spawn().unwrap();
     let parts = || {
         fs::read_dir(&checkpoints)
@@ -334,4 +337,206 @@ fn get_that_is_interrupted_takes_its_file_away() {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     said(child.wait_with_output().unwrap()).fails(130, &["interrupted"]);
     assert_eq!(names_in(dir.path()), Vec::<String>::new());
+}
+
+/// Every file below a directory, by its path there.
+fn tree_of(dir: &std::path::Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let mut found = std::collections::BTreeMap::new();
+    let mut open = vec![dir.to_owned()];
+    while let Some(next) = open.pop() {
+        for path in fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                open.push(path);
+            } else {
+                found.insert(path.strip_prefix(dir).unwrap().to_str().unwrap().to_owned(), fs::read(path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn get_recursive_brings_odd_names_and_refuses_those_that_lead_elsewhere() {
+    let server = S3Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    let dest = dir.path().join("a/dest");
+    let good = ["one", "sub/two", "sub/deep/three", "ä b\n*?[x]", "..dots../x", "-n", "%2e%2e"];
+    for name in good {
+        server.put(&format!("tree/{name}"), name.as_bytes().to_vec());
+    }
+    server.put("tree/", "");
+    server.put("tree/empty/", "");
+    server.put("treehouse", "not below");
+    server.put("tree/big", content(5 * MIB));
+    let words = ["--recursive", "--json"];
+    let said = get(&server, "tree", &dest, &words).succeeds();
+    assert_eq!(json(&said).len(), good.len() + 1);
+    let mut expected: std::collections::BTreeMap<String, Vec<u8>> = good.map(|name| (name.to_owned(), name.as_bytes().to_vec())).into();
+    expected.insert("big".into(), content(5 * MIB));
+    assert!(tree_of(&dest) == expected && dest.join("empty").is_dir());
+    assert_eq!((server.count(Kind::List), server.count(Kind::Get)), (1, good.len() + 5));
+    let bad = ["../evil", "sub/../../evil", "//etc/evil", "a//evil", "./evil"];
+    for name in bad {
+        server.put(&format!("tree/{name}"), "evil");
+    }
+    let again = dir.path().join("a/again");
+    let said = get(&server, "tree", &again, &words).fails(1, &["5 names"]);
+    assert!(bad.iter().all(|name| said.err.contains(&format!("\"tree/{name}\""))), "{}", said.err);
+    assert!(tree_of(&again) == expected);
+    assert_eq!((names_in(dir.path()), names_in(&dir.path().join("a"))), (vec!["a".to_owned()], vec!["again".into(), "dest".into()]));
+    get(&server, "nothing", &again, &words).fails(4, &["no such object"]);
+    get(&server, "tree", &dest.join("one"), &words).fails(2, &["directory"]);
+}
+
+#[test]
+fn get_recursive_takes_what_was_picked_and_leaves_what_is_there() {
+    let server = S3Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["a.bin", "b.txt", "x/c.bin", "x/d.txt"] {
+        server.put(&format!("t/{name}"), name.as_bytes().to_vec());
+    }
+    let names = |dest: &str| tree_of(&dir.path().join(dest)).into_keys().collect::<Vec<_>>();
+    let get = |dest: &str, more: &[&str]| get(&server, "t/", &dir.path().join(dest), &[&["--recursive"], more].concat());
+    get("bin", &["--include", "*.bin", "--transfers", "1"]).succeeds();
+    assert_eq!(names("bin"), ["a.bin", "x/c.bin"]);
+    get("flat", &["--exclude", "x/**"]).succeeds();
+    assert_eq!(names("flat"), ["a.bin", "b.txt"]);
+    let dry = get("dry", &["--dry-run"]).succeeds();
+    assert!(dry.text().lines().count() == 4 && !dir.path().join("dry").exists());
+    get("all", &["--update"]).succeeds();
+    server.reset_log();
+    let said = get("all", &["--update"]).succeeds();
+    assert!(said.err.contains("4 were there") && server.requests().len() == 1, "{}", said.err);
+    fs::write(dir.path().join("all/b.txt"), "other size").unwrap();
+    server.reset_log();
+    get("all", &["--update"]).succeeds();
+    assert_eq!((server.count(Kind::Get), &tree_of(&dir.path().join("all"))["b.txt"][..]), (1, &b"b.txt"[..]));
+    get("all", &["--include", "["]).fails(2, &["--include"]);
+    server.fault(Fault::new(Effect::Status(403)).kind(Kind::Get).key("t/x/c.bin"));
+    get("failed", &[]).fails(3, &["permission"]);
+    assert!(!names("failed").iter().any(|name| name.contains(".part") || name == "x/c.bin"));
+}
+
+#[test]
+fn memory_stays_inside_what_was_allowed() {
+    let server = S3Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    for n in 0..4 {
+        server.put_synthetic(&format!("m/{n}"), 64 << 20);
+    }
+    // Slow enough to be looked at, and as many requests as there may be.
+    server.fault(Fault::new(Effect::Bandwidth(8 << 20)).kind(Kind::Get));
+    let words =
+        ["get", "-r", &at("m"), dir.path().to_str().unwrap(), "--parallel", "200", "--part-size", "1MiB", "--bigfile-threshold", "1MiB"];
+    let mut child = command(&server, &[&words[..], &["--max-memory", "16MiB", "--hedge=false"]].concat())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut peak_kib = 0;
+    while child.try_wait().unwrap().is_none() {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let rss = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).and_then(|text| text.trim().split(' ').next()?.parse().ok());
+        peak_kib = peak_kib.max(rss.unwrap_or(0));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(child.wait().unwrap().success() && server.count(Kind::Get) == 256);
+    assert!(peak_kib > 0 && peak_kib < (16 + 96) << 10, "{peak_kib} KiB");
+}
+
+/// `windlass put` of a file of this content, with more words.
+fn put(server: &S3Server, content: &[u8], dest: &str, more: &[&str]) -> Said {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file.json");
+    fs::write(&file, content).unwrap();
+    let args = ["put", file.to_str().unwrap(), &at(dest), "--part-size", "5MiB", "--bigfile-threshold", "8MiB"];
+    run(server, &[&args[..], more].concat())
+}
+
+#[test]
+fn put_stores_one_request_below_the_threshold_and_parts_above() {
+    let server = S3Server::start();
+    for (len, puts, parts) in [(0, 1, 0), (8 * MIB - 1, 1, 0), (17 * MIB + 3, 0, 4)] {
+        let content = content(len);
+        for parallel in ["auto", "1", "16"] {
+            server.reset_log();
+            let said = put(&server, &content, "dir/object.txt", &["--parallel", parallel, "--json"]).succeeds();
+            assert!(said.err.contains("plan: "), "{}", said.err);
+            let facts = &json(&said)[0];
+            assert_eq!((facts["bytes"].as_u64(), facts["parts"].as_u64()), (Some(len as u64), Some(parts as u64)));
+            let (stored, about) = server.stored("dir/object.txt").unwrap();
+            assert!(stored == content && about.content_type.as_deref() == Some("text/plain"), "{about:?}");
+            assert_eq!((server.count(Kind::Put), server.count(Kind::UploadPart)), (puts, parts));
+        }
+    }
+    put(&server, b"{}", "dir/", &[]).succeeds();
+    assert_eq!(server.stored("dir/file.json").unwrap().0, "{}");
+    put(&server, b"{}", "dry", &["--dry-run"]).succeeds();
+    assert!(server.stored("dry").is_none() && server.uploads() == 0);
+    run(&server, &["put", "/no/such/file", &at("x")]).fails(2, &["/no/such/file"]);
+    run(&server, &["put", "/tmp", &at("x")]).fails(2, &["directory"]);
+    run(&server, &["put", "-", &at("dir/")]).fails(2, &["name the object"]);
+    put(&server, b"", "x", &["--part-size", "1MiB"]).fails(2, &["5MiB"]);
+}
+
+#[test]
+fn put_takes_standard_input_of_any_length() {
+    let server = S3Server::start();
+    for (len, parts) in [(0, 0), (5 * MIB - 1, 0), (5 * MIB, 1), (12 * MIB, 3)] {
+        let content = content(len);
+        server.reset_log();
+        let mut command = command(&server, &["put", "-", &at("stream"), "--part-size", "5MiB"]);
+        let mut child = command.stdin(Stdio::piped()).stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), &content).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert!(server.stored("stream").unwrap().0 == content);
+        assert_eq!(server.count(Kind::UploadPart), parts, "{len}");
+    }
+}
+
+#[test]
+fn put_that_fails_or_is_stopped_leaves_nothing_in_the_bucket() {
+    let server = S3Server::start();
+    let content = content(20 * MIB);
+    server.put("object", "old");
+    server.fault(Fault::new(Effect::Status(503)).kind(Kind::UploadPart).nth(2));
+    server.fault(Fault::new(Effect::Broken).kind(Kind::UploadPart).nth(4));
+    put(&server, &content, "new", &[]).succeeds();
+    assert!(server.stored("new").unwrap().0 == content);
+    server.clear_faults();
+    server.fault(Fault::new(Effect::Status(403)).kind(Kind::UploadPart).nth(3));
+    put(&server, &content, "object", &[]).fails(3, &["permission"]);
+    server.clear_faults();
+    server.fault(Fault::new(Effect::Status(403)).kind(Kind::CompleteUpload));
+    put(&server, &content, "object", &[]).fails(3, &["permission"]);
+    server.clear_faults();
+    // Stopped while it waits for more of a pipe that is silent.
+    server.reset_log();
+    let mut command = command(&server, &["put", "-", &at("object"), "--part-size", "5MiB"]);
+    let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    std::io::Write::write_all(&mut pipe, &content[..6 * MIB]).unwrap();
+    assert!(server.wait_for(|requests| requests.iter().any(|request| request.kind == Kind::UploadPart)));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    said(child.wait_with_output().unwrap()).fails(130, &["interrupted"]);
+    drop(pipe);
+    assert_eq!((server.uploads(), server.stored("object").unwrap().0), (0, "old".into()));
+}
+
+#[test]
+fn put_stays_inside_its_memory() {
+    let server = S3Server::start();
+    let words = ["put", "-", &at("large"), "--part-size", "5MiB", "--parallel", "100", "--max-memory", "32MiB"];
+    let mut child = command(&server, &words).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    let piece = content(8 * MIB);
+    for _ in 0..32 {
+        std::io::Write::write_all(&mut pipe, &piece).unwrap();
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let peak_kib: u64 = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().split(' ').next()?.parse().ok()).unwrap();
+    drop(pipe);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(server.stored("large").unwrap().0.len(), 256 * MIB);
+    assert!(peak_kib < (32 + 96) << 10, "{peak_kib} KiB");
 }

@@ -1,5 +1,7 @@
-//! `windlass get`: an object into a file, or to standard output. It reads the words, says the plan and what came of it. Invariant: exit
+//! `windlass get`: an object into a file, or to standard output; or all below a name, see `tree`. It reads the words, says the plan and what came of it. Invariant: exit
 //! code 0 means that the target is whole.
+
+mod tree;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,10 +22,10 @@ use super::progress::{Progress, Unit};
 use super::remote::{Reach, Remote, runtime, to_json};
 use crate::budget::{self, Budget};
 use crate::store::Details;
-use crate::transfer::{self, Asked, Getting, Got, Parallel, Plan, Streaming, get, stream};
+use crate::transfer::{self, Asked, Getting, Got, Parallel, Plan, Streaming, get, is_there, stream};
 use crate::units::ByteSize;
 
-/// Fetch an object into a file, in parts side by side.
+/// Fetch an object into a file, in parts side by side, or with --recursive everything below a name into a directory.
 ///
 /// The file appears under its name when it is whole and, where the store keeps a CRC64 of the object, checked.
 /// For example: windlass get --checkpoint-dir /var/tmp/windlass s3://bucket/models/a.safetensors /data
@@ -52,10 +54,25 @@ pub struct Args {
     /// Remember there which parts are done, so that the same command fetches only the others after it was interrupted.
     #[arg(long, value_name = "DIR")]
     checkpoint_dir: Option<PathBuf>,
+    /// Everything below SOURCE, into the directory DEST.
+    #[arg(short, long, conflicts_with_all = ["range", "compat"])]
+    recursive: bool,
+    /// With --recursive: only names that match, relative to SOURCE: *.bin, logs/**; may be given several times.
+    #[arg(long, value_name = "PATTERN", requires = "recursive")]
+    include: Vec<String>,
+    /// With --recursive: not these, whatever --include says.
+    #[arg(long, value_name = "PATTERN", requires = "recursive")]
+    exclude: Vec<String>,
+    /// With --recursive: files at a time.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    transfers: u16,
+    /// Leave out what is there with the same size and is not older.
+    #[arg(short, long, conflicts_with_all = ["range", "compat"])]
+    update: bool,
     /// Only say what would be fetched.
     #[arg(long)]
     dry_run: bool,
-    /// What came of it as one JSON object.
+    /// What came of each file as one JSON object a line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -94,18 +111,23 @@ enum Sink {
 
 async fn fetch(args: &Args) -> Result<(), Failure> {
     let remote = Remote::open(&args.source, &args.reach).await?;
+    if args.recursive {
+        return tree::fetch(args, &remote).await;
+    }
     if remote.key.is_prefix() {
-        return Err(Failure::usage(format!("{}: name an object in the bucket", remote.shown)));
+        return Err(Failure::usage(format!("{}: name an object in the bucket, or add --recursive", remote.shown)));
     }
     let details = remote.store.details(&remote.key).await.map_err(|error| remote.failed(error))?;
     let range = args.which.of(details.meta.size)?;
     let sink = sink(&args.dest, details.meta.key.as_bytes());
-    let asked = Asked {
-        parallel: args.parallel,
-        part_bytes: args.part_size.as_u64(),
-        threshold_bytes: args.bigfile_threshold.as_u64(),
-        max_memory_bytes: args.max_memory.as_u64(),
-    };
+    if let Sink::File(path) = &sink
+        && args.update
+        && is_there(path, &details.meta)
+    {
+        eprintln!("windlass: {} is there", path.display());
+        return Ok(());
+    }
+    let asked = asked(args);
     let len = range.end - range.start;
     let plan = if matches!(sink, Sink::File(_)) { Plan::at_offsets(&asked, len) } else { Plan::in_order(&asked, len) };
     let plan = plan.map_err(|error| Failure::usage(error.to_string()))?;
@@ -160,6 +182,16 @@ async fn in_order(
     };
     stream(&remote.store, budget, details, range, how, counted).await?;
     Ok(Got { bytes, resumed_bytes: 0, is_checked: whole && details.crc64.is_some() })
+}
+
+/// The limits that were said.
+fn asked(args: &Args) -> Asked {
+    Asked {
+        parallel: args.parallel,
+        part_bytes: args.part_size.as_u64(),
+        threshold_bytes: args.bigfile_threshold.as_u64(),
+        max_memory_bytes: args.max_memory.as_u64(),
+    }
 }
 
 /// What `-`, a directory, a device or a name mean.

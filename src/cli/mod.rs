@@ -18,6 +18,7 @@ mod mountinfo;
 mod mountpoint;
 mod mpu;
 mod progress;
+mod put;
 mod ready;
 mod refresh;
 mod remote;
@@ -85,6 +86,7 @@ enum Command {
     Stat(stat::Args),
     Cat(cat::Args),
     Get(Box<get::Args>),
+    Put(Box<put::Args>),
     Rm(rm::Args),
     Mpu(mpu::Args),
     Completions(completions::Args),
@@ -136,6 +138,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Stat(args) => stat::run(&args),
             Command::Cat(args) => cat::run(&args),
             Command::Get(args) => get::run(&args),
+            Command::Put(args) => put::run(&args),
             Command::Rm(args) => rm::run(&args),
             Command::Mpu(args) => mpu::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),

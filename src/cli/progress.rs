@@ -59,6 +59,11 @@ impl Progress {
         self.bar.inc(n);
     }
 
+    /// `n` more are to be done.
+    pub fn grow(&self, n: u64) {
+        self.bar.inc_length(n);
+    }
+
     /// Whoever counted says in its own words what came of it.
     pub fn clear(self) {
         self.bar.finish_and_clear();
@@ -122,6 +127,8 @@ mod tests {
         progress.report(3, 10, Unit::Bytes);
         progress.report(7, 30, Unit::Bytes);
         assert_eq!((progress.bar.position(), progress.bar.length()), (7, Some(30)));
+        progress.grow(5);
+        assert_eq!((progress.bar.position(), progress.bar.length()), (7, Some(35)));
     }
 
     #[test]

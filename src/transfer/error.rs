@@ -17,6 +17,9 @@ pub enum Error {
     /// The bytes that came are not those that the store took.
     #[error("\"{key}\": the checksum of what arrived is {found:016x}, the store's is {expected:016x}: run it again")]
     Checksum { key: Key, found: u64, expected: u64 },
+    /// Whoever asked for it wants it no more.
+    #[error("stopped")]
+    Stopped,
     /// There is not enough memory to move one part.
     #[error("cannot get memory: {0}")]
     Memory(io::Error),

@@ -6,15 +6,12 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{JoinSet, block_in_place};
-use tokio::time::Instant;
 
 use super::checkpoint::{Checkpoint, Identity, name_of};
-use super::knee::Knee;
+use super::gate::Gate;
 use super::landing::{Landing, piece};
 use super::plan::{Parallel, Plan};
 use super::stream::check;
@@ -54,9 +51,6 @@ pub struct Got {
     /// The store keeps a sum of the object, and it is that of the file.
     pub is_checked: bool,
 }
-
-/// How long `auto` looks before it decides: long enough for slow starts of connections to pass.
-const LOOK: Duration = Duration::from_millis(250);
 
 /// Brings `range` of the object to `path`.
 ///
@@ -171,49 +165,4 @@ async fn fetch(
     drop(permit);
     fetched?;
     Ok((index, written.map_err(Error::local("write", path))?))
-}
-
-/// Lets as many requests in as there should be.
-#[derive(Debug)]
-struct Gate {
-    permits: Arc<Semaphore>,
-    moved: Arc<Mutex<u64>>,
-    knee: Option<Knee>,
-}
-
-impl Gate {
-    fn new(parallel: Parallel, most: usize) -> Self {
-        let knee = (parallel == Parallel::Auto).then(|| Knee::new(most));
-        let first = knee.as_ref().map_or(most, Knee::requests);
-        Self { permits: Arc::new(Semaphore::new(first)), moved: Arc::default(), knee }
-    }
-
-    fn moved(&self) -> Arc<Mutex<u64>> {
-        Arc::clone(&self.moved)
-    }
-
-    async fn enter(&self) -> OwnedSemaphorePermit {
-        Arc::clone(&self.permits).acquire_owned().await.expect("nobody closes it")
-    }
-
-    /// Measures and decides, for as long as it is awaited.
-    async fn watch(&self) {
-        let mut knee = self.knee.clone();
-        while let Some(knee) = knee.as_mut().filter(|knee| !knee.is_done()) {
-            let (from, before) = (Instant::now(), *self.moved.lock());
-            tokio::time::sleep(LOOK).await;
-            let (moved, requests) = (*self.moved.lock() - before, knee.requests());
-            // Before the first bytes have come there is nothing to compare with.
-            if moved == 0 {
-                continue;
-            }
-            knee.on_sample(moved as f64 / from.elapsed().as_secs_f64());
-            if knee.requests() >= requests {
-                self.permits.add_permits(knee.requests() - requests);
-            } else if let Ok(less) = self.permits.acquire_many(u32::try_from(requests - knee.requests()).unwrap_or(u32::MAX)).await {
-                less.forget();
-            }
-        }
-        std::future::pending().await
-    }
 }

@@ -4,6 +4,8 @@
 use std::ops::Range;
 use std::str::FromStr;
 
+use crate::store::MOST_PARTS;
+
 /// Requests at a time for one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parallel {
@@ -98,10 +100,24 @@ impl Plan {
     /// When not even one part fits into the memory.
     pub fn in_order(asked: &Asked, len: u64) -> Result<Self, PlanError> {
         let part_bytes = asked.part_bytes.min(len.max(1));
-        // The budget hands out whole huge pages.
-        let buffer_bytes =
-            if part_bytes < HUGE { part_bytes.next_power_of_two().max(LEAST_BUFFER) } else { part_bytes.next_multiple_of(HUGE) };
-        Self::with(asked, len, part_bytes, buffer_bytes)
+        Self::with(asked, len, part_bytes, buffer_of(part_bytes))
+    }
+
+    /// For bytes that are sent, so many if that is known: a request holds all of its part, and one more part is read meanwhile.
+    ///
+    /// # Errors
+    /// When not even one part fits into the memory.
+    pub fn upload(asked: &Asked, len: Option<u64>) -> Result<Self, PlanError> {
+        if let Some(len) = len.filter(|&len| len < asked.threshold_bytes && buffer_of(len) <= asked.max_memory_bytes) {
+            return Self::with(asked, len, len.max(1), buffer_of(len));
+        }
+        let least = len.map_or(0, |len| len.div_ceil(MOST_PARTS.into()).next_multiple_of(1 << 20));
+        let part_bytes = asked.part_bytes.max(least);
+        let buffer_bytes = buffer_of(part_bytes);
+        let mut plan = Self::with(asked, len.unwrap_or(u64::MAX), part_bytes, buffer_bytes)?;
+        let beside = usize::try_from(asked.max_memory_bytes / buffer_bytes).unwrap_or(usize::MAX).saturating_sub(1);
+        plan.requests = plan.requests.min(beside.max(1));
+        Ok(plan)
     }
 
     /// All memory that it takes.
@@ -120,6 +136,18 @@ impl Plan {
         }
         parts
     }
+}
+
+/// The part of a stream of unknown length that comes after so many: as large as asked for in the first thousand of ten thousand parts,
+/// twice that in the second, until one is as large as the memory allows.
+pub(super) fn stream_part_bytes(before: u32, first: u64, largest: u64) -> u64 {
+    let doubled = before / (MOST_PARTS / 10);
+    first.checked_shl(doubled).filter(|size| size >> doubled == first).unwrap_or(largest).min(largest).max(first)
+}
+
+/// Memory for so many bytes: the budget hands out powers of two, then whole huge pages.
+fn buffer_of(bytes: u64) -> u64 {
+    if bytes < HUGE { bytes.next_power_of_two().max(LEAST_BUFFER) } else { bytes.next_multiple_of(HUGE) }
 }
 
 /// Least buffer of the budget, and the multiple that large ones are of.
@@ -165,6 +193,33 @@ mod tests {
             assert_eq!(parts.iter().map(|part| part.end - part.start).sum::<u64>(), range.end - range.start);
             assert!(parts.windows(2).all(|two| two[0].end == two[1].start) && parts.iter().all(|part| part.end - part.start <= 16 * MIB));
         }
+    }
+
+    #[test]
+    fn an_upload_never_has_too_many_parts_and_reads_one_beside_those_it_sends() {
+        let asked = asked(Parallel::Auto, 512 * MIB);
+        for (len, part, parts, requests) in [
+            (0, 1, 0, 1),
+            (5 * MIB, 5 * MIB, 1, 1),
+            (100 * MIB, 16 * MIB, 7, 7),
+            (160_000 * MIB, 16 * MIB, 10_000, 31),
+            (200_000 * MIB, 20 * MIB, 10_000, 24),
+        ] {
+            let plan = Plan::upload(&asked, Some(len)).unwrap();
+            assert_eq!((plan.part_bytes, plan.parts, plan.requests), (part, parts, requests), "{len}");
+        }
+        // What is one request by its size, but not by its memory.
+        assert_eq!(Plan::upload(&Asked { max_memory_bytes: 64 * MIB, ..asked }, Some(99 * MIB)).unwrap().parts, 7);
+        assert_eq!(Plan::upload(&Asked { max_memory_bytes: 8 * MIB, ..asked }, None), Err(PlanError::Memory(8 * MIB, 16 * MIB)));
+    }
+
+    #[test]
+    fn parts_of_a_stream_grow_until_memory_ends_them() {
+        let size = |before| stream_part_bytes(before, 16 * MIB, 256 * MIB) / MIB;
+        assert_eq!([0, 999, 1000, 1999, 2000, 4000, 9999].map(size), [16, 16, 32, 32, 64, 256, 256]);
+        assert_eq!(stream_part_bytes(9999, 16 * MIB, 8 * MIB), 16 * MIB);
+        let all: u64 = (0..MOST_PARTS).map(|before| stream_part_bytes(before, 16 * MIB, u64::MAX)).sum();
+        assert!(all > 5 << 40, "{all}");
     }
 
     #[test]

@@ -3,12 +3,12 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use tempfile::{Builder, TempPath};
 
 use super::{Error, Result};
@@ -81,6 +81,11 @@ impl Target {
 
 /// A full disk says so before the first byte is fetched, where the file system can tell.
 fn reserve(file: &File, len: u64) -> io::Result<()> {
+    // Asked for more than there is, some file systems take all there is before they say no.
+    let (free, has) = (fstatvfs(file)?, file.metadata()?.blocks() * 512);
+    if (free.f_bavail * free.f_frsize).saturating_add(has) < len {
+        return Err(rustix::io::Errno::NOSPC.into());
+    }
     file.set_len(len)?;
     if len == 0 {
         return Ok(());
