@@ -95,7 +95,7 @@ impl Edits {
     /// Opens a file for writing, or for reading while it is being written.
     ///
     /// # Errors
-    /// EBUSY when another handle streams to it; else as [`Files::open`].
+    /// EBUSY when another handle streams to it; else as [`Files::open`](super::Files::open).
     pub async fn open(&self, ino: Inode, access: Access, caller: Caller) -> Result<Opened> {
         if access.write {
             self.check_open()?;
