@@ -2,7 +2,7 @@
 //! through the disk, and by the kernel alone, beside the file on the disk itself. All in one run, so that the ratios mean something on a
 //! machine that others use too. Needs /dev/fuse, and root for the kernel's part; says so when it has none.
 //!
-//! `cargo bench --bench modes [-- SIZE_MIB]`; with `--test` (as CI runs it) one short round.
+//! `cargo bench --bench modes [-- SIZE_MIB]`; under `cargo test` (as CI runs it) one short round.
 
 mod support;
 
@@ -20,16 +20,15 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 
-use support::{Mount, serve};
+use support::{Mount, is_short, serve};
 
 const READ: usize = 1 << 20;
 /// The object is made of this over and over.
 const PATTERN: usize = 64 << 20;
 
 fn main() {
-    let short = std::env::args().any(|arg| arg == "--test");
     let asked = std::env::args().filter_map(|arg| arg.parse::<u64>().ok()).next();
-    let (size, rounds) = if short { (64 << 20, 1) } else { (asked.unwrap_or(1024) << 20, 5) };
+    let (size, rounds) = if is_short() { (64 << 20, 1) } else { (asked.unwrap_or(1024) << 20, 5) };
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
         println!("modes: not run, /dev/fuse: {error}");
         return;

@@ -1,7 +1,7 @@
 //! What the way through the kernel costs a writer: the same bytes as parallel UploadPart requests alone, and as write(2) into a mount, to
 //! the same sink in the same run. Prints both rates, the ratio and the CPU time of each; needs /dev/fuse and says so when there is none.
 //!
-//! `cargo bench --bench writing`; with `--test` (as CI runs it) one short round.
+//! `cargo bench --bench writing`; under `cargo test` (as CI runs it) one short round.
 
 mod support;
 
@@ -18,15 +18,14 @@ use hyper::{Method, Request, Response};
 use windlass::metrics::Metrics;
 use windlass::store::{self, Condition, CredentialOptions, Headers, Key, ObjectStore, StaticKeys};
 
-use support::{Mount, serve};
+use support::{Mount, is_short, serve};
 
 const PART: usize = 8 << 20;
 const AT_ONCE: usize = 16;
 const WRITE: usize = 1 << 20;
 
 fn main() {
-    let short = std::env::args().any(|arg| arg == "--test");
-    let (bytes, rounds) = if short { (64 << 20, 1) } else { (1 << 30, 5) };
+    let (bytes, rounds) = if is_short() { (64 << 20, 1) } else { (1 << 30, 5) };
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
         println!("writing: not run, /dev/fuse: {error}");
         return;

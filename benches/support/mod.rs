@@ -14,6 +14,11 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 
+/// Whether one short round will do: `cargo bench` says that it is one, `cargo test` only wants to see that it runs.
+pub fn is_short() -> bool {
+    !std::env::args().any(|arg| arg == "--bench")
+}
+
 /// Has `answer` serve requests to the returned port, on a thread that ends with the process.
 pub fn serve<F>(answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static) -> u16
 where
