@@ -26,6 +26,7 @@ mod resolve;
 mod retry;
 mod s3;
 mod symlink;
+mod whole;
 #[cfg(test)]
 mod wire;
 mod write;

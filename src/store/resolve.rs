@@ -7,7 +7,8 @@ use bytes::Bytes;
 use md5::{Digest, Md5};
 
 use super::retry::Doubt;
-use super::{CopyRequest, Details, ETag, Key, ObjectMeta, ObjectStore, Part, RangeRequest, RangeSink, Result, Written};
+use super::whole::Whole;
+use super::{CopyRequest, Details, ETag, Key, ObjectMeta, ObjectStore, Part, RangeRequest, Result, Written};
 
 /// Last-Modified has whole seconds, and the clocks differ a little.
 const SLACK: Duration = Duration::from_secs(2);
@@ -88,25 +89,10 @@ fn is_tag(etag: &ETag, hex: &str) -> bool {
 
 /// The content of an object no longer than what was just sent.
 async fn read(store: &dyn ObjectStore, meta: &ObjectMeta) -> Result<Vec<u8>> {
-    let mut whole = Whole { content: vec![0; meta.size as usize], filled: 0 };
+    let mut whole = Whole::new(meta.size);
     let request = RangeRequest { key: meta.key.clone(), range: 0..meta.size, etag: meta.etag.clone() };
     store.get_range(&request, &mut whole).await?;
     Ok(whole.content)
-}
-
-struct Whole {
-    content: Vec<u8>,
-    filled: usize,
-}
-
-impl RangeSink for Whole {
-    fn spare(&mut self) -> &mut [u8] {
-        &mut self.content[self.filled..]
-    }
-
-    fn advance(&mut self, n: usize) {
-        self.filled += n;
-    }
 }
 
 #[cfg(test)]

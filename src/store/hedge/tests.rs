@@ -4,21 +4,10 @@ use super::times::ONE_IN;
 use super::*;
 use crate::store::Op;
 use crate::store::memory::{Bandwidth, Fault, Latency, Memory, Plan, Rule};
+use crate::store::whole::Whole;
 
 const LEN: u64 = 128 << 10;
 const LATENCY: Duration = Duration::from_millis(20);
-
-struct Buffer(Vec<u8>, usize);
-
-impl RangeSink for Buffer {
-    fn spare(&mut self) -> &mut [u8] {
-        &mut self.0[self.1..]
-    }
-
-    fn advance(&mut self, n: usize) {
-        self.1 += n;
-    }
-}
 
 struct Sim {
     store: Memory,
@@ -43,12 +32,12 @@ impl Sim {
     /// Fetches one range, compares it with what the store has and returns how long it took.
     async fn get(&self) -> Result<Duration> {
         let started = Instant::now();
-        let mut sink = Buffer(vec![0; LEN as usize], 0);
+        let mut sink = Whole::new(LEN);
         let meta = self.store.meta("k").unwrap();
         let request = RangeRequest { key: meta.key, range: 0..LEN, etag: meta.etag };
         self.hedging.get_range(&request, &mut sink).await?;
-        assert_eq!(sink.1, LEN as usize);
-        assert!(self.store.synthetic("k").unwrap().matches(0, &sink.0));
+        assert_eq!(sink.filled, LEN as usize);
+        assert!(self.store.synthetic("k").unwrap().matches(0, &sink.content));
         Ok(started.elapsed())
     }
 

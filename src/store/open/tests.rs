@@ -1,7 +1,8 @@
 use tokio::net::TcpListener;
 
+use super::super::whole::Whole;
 use super::super::wire::{Fake, Reply};
-use super::super::{CredentialOptions, ETag, RangeRequest, RangeSink, Signature};
+use super::super::{CredentialOptions, ETag, RangeRequest, Signature};
 use super::*;
 
 fn options() -> Options {
@@ -77,18 +78,6 @@ fn a_location_is_described_for_people() {
     assert_eq!(Location::describe(&secret).to_string(), "s3://data");
 }
 
-struct Buffer(Vec<u8>, usize);
-
-impl RangeSink for Buffer {
-    fn spare(&mut self) -> &mut [u8] {
-        &mut self.0[self.1..]
-    }
-
-    fn advance(&mut self, n: usize) {
-        self.1 += n;
-    }
-}
-
 #[tokio::test]
 async fn faults_on_the_way_are_not_seen_by_the_reader() {
     let slow_down = "HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\n\r\n".to_owned();
@@ -117,9 +106,9 @@ async fn faults_on_the_way_are_not_seen_by_the_reader() {
     let metrics = Arc::new(Metrics::default());
     let store = open(&options, metrics.clone()).await.unwrap();
     let request = RangeRequest { key: Key::from("k"), range: 0..10, etag: ETag::from("\"e\"") };
-    let mut sink = Buffer(vec![0; 10], 0);
+    let mut sink = Whole::new(10);
     store.get_range(&request, &mut sink).await.unwrap();
-    assert_eq!(sink.0, b"abcdefghij");
+    assert_eq!(sink.content, b"abcdefghij");
 
     let starts: Vec<String> =
         server.heads().iter().map(|head| head.lines().find(|l| l.starts_with("range:")).unwrap().to_owned()).collect();

@@ -3,18 +3,7 @@
 use super::*;
 use crate::store::Op;
 use crate::store::memory::{Fault, Memory, Plan, Rule};
-
-struct Buffer(Vec<u8>, usize);
-
-impl RangeSink for Buffer {
-    fn spare(&mut self) -> &mut [u8] {
-        &mut self.0[self.1..]
-    }
-
-    fn advance(&mut self, n: usize) {
-        self.1 += n;
-    }
-}
+use crate::store::whole::Whole;
 
 struct Sim {
     near: Memory,
@@ -42,10 +31,10 @@ impl Sim {
     /// Reads the version that the endpoint has.
     async fn read(&self) -> Result<String> {
         let meta = self.home.meta("k").unwrap();
-        let mut sink = Buffer(vec![0; meta.size as usize], 0);
+        let mut sink = Whole::new(meta.size);
         self.store.get_range(&RangeRequest { key: meta.key, range: 0..meta.size, etag: meta.etag }, &mut sink).await?;
-        assert_eq!(sink.1, sink.0.len());
-        Ok(String::from_utf8(sink.0).unwrap())
+        assert_eq!(sink.filled, sink.content.len());
+        Ok(String::from_utf8(sink.content).unwrap())
     }
 
     fn fail(&self, store: &Memory, kind: ErrorKind) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 
 use super::*;
-use crate::store::{Condition, Crc64, ErrorKind, Headers, ListPage, ListRequest, Op, Polynomial};
+use crate::store::{Condition, Crc64, ErrorKind, Headers, ListPage, ListRequest, Op, Polynomial, RangeSink};
 
 /// A store with one object, which changes nothing.
 #[derive(Debug)]

@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use super::super::wire::{Fake, Reply};
 use super::super::{CredentialOptions, Dialect, ETag};
 use super::*;
+use crate::store::whole::Whole;
 
 /// An S3 server over a temporary directory, and a password file for it beside.
 struct Server {
@@ -116,23 +117,11 @@ async fn scripted(replies: &[String]) -> (Fake, Arc<dyn ObjectStore>) {
     (server, store)
 }
 
-struct Buffer(Vec<u8>, usize);
-
-impl RangeSink for Buffer {
-    fn spare(&mut self) -> &mut [u8] {
-        &mut self.0[self.1..]
-    }
-
-    fn advance(&mut self, n: usize) {
-        self.1 += n;
-    }
-}
-
 async fn read(store: &dyn ObjectStore, key: &str, etag: &ETag, range: std::ops::Range<u64>) -> Result<Vec<u8>> {
-    let mut sink = Buffer(vec![0; (range.end - range.start) as usize], 0);
+    let mut sink = Whole::new(range.end - range.start);
     store.get_range(&RangeRequest { key: Key::from(key), range, etag: etag.clone() }, &mut sink).await?;
-    assert_eq!(sink.1, sink.0.len());
-    Ok(sink.0)
+    assert_eq!(sink.filled, sink.content.len());
+    Ok(sink.content)
 }
 
 fn listing(prefix: &str, token: Option<String>, max_keys: u16) -> ListRequest {
