@@ -21,8 +21,8 @@ use crate::store::ObjectMeta;
 /// Bytes that wait to be written are counted in these.
 const UNIT: u64 = 64 << 10;
 
-/// Writes at once. A disk gains little from more, and each holds a thread.
-const WRITES: usize = 4;
+/// Writes at once. A disk gains little from more, and each holds a thread; with 4, a fast one was left idle between two of them.
+const WRITES: usize = 8;
 
 /// What is read from the disk before who waits for it is told.
 const STEP: u64 = 1 << 20;
@@ -217,8 +217,9 @@ impl OnDisk {
             let _room = room;
             let part = (range.start - extent.range.start) as usize..(range.end - extent.range.start) as usize;
             let bytes = extent.bytes(&part).expect("the store has sent it");
-            // A disk that does not follow is not waited for.
-            let falls_behind = this.disk.room.available_permits() < this.disk.units as usize / 2;
+            // Only when the next one would find no room: copying into pages costs what a disk that nearly follows would need, since their
+            // write-back takes from the same disk and the same cores.
+            let falls_behind = this.disk.room.available_permits() < this.disk.units(bytes.len() as u64) as usize;
             let way = if falls_behind { Way::Pages } else { Way::Straight };
             let added = this.spilled.add_by(way, range.start, bytes);
             this.disk.metrics.spill_written_bytes.add(added.kept);
