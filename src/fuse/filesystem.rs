@@ -18,7 +18,6 @@ use super::channel::Channel;
 use super::convert::{absent_out, attr_out, entry_out, errno, permissions, set_attributes};
 use super::directories::{Directories, Plain, Plus};
 use super::door::access;
-use super::interrupt::watch;
 use super::reply::{Data, Empty, Interruptible, Reply};
 use super::request::{Header, Operation};
 use super::wire::{AttrOut, EntryOut, OpenOut, StatfsOut, open_flags};
@@ -113,7 +112,8 @@ impl Bucket {
             }
             // Names are in the store when the operation that made them returns.
             Operation::Fsyncdir => asker.reply::<Empty>().done(),
-            Operation::Interrupt { unique } => drop(self.runtime.spawn(watch(Arc::clone(&self.waits), unique))),
+            // It has no answer; see `interrupt`.
+            Operation::Interrupt => {}
             Operation::Destroy => asker.reply::<Empty>().done(),
             Operation::Unknown { opcode } => {
                 tracing::debug!(opcode, "the kernel asks for something that there is not");

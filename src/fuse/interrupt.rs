@@ -1,30 +1,34 @@
-//! What becomes of a request whose asker got a signal. The kernel tells of every signal once, also of those that a program handles and goes
-//! on after, and a read of a file is not to fail because of them (signal(7) counts files as fast devices). Invariant: a request is given up
-//! only when who asked is being killed.
+//! Requests whose askers are being killed: they are answered, so that the process ends at once and not when the store does. The kernel's
+//! own word for it (FUSE_INTERRUPT) is not used: it comes for every signal, also for those that a program handles and goes on after, and a
+//! read of a file is not to fail because of them (signal(7)); and for direct reads, which it sends in the background, it does not come.
+//! Invariant: a request is given up only when who asked is being killed.
 
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
 use super::reply::Interruptible;
 
-/// The thread that reads the request may not have put it there when another reads that it was interrupted.
-const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// How often is looked, and at what has waited so long.
+const LOOK: Duration = Duration::from_millis(250);
 
-/// Who got a harmless signal may get another one, of which the kernel does not tell.
-const NEXT_LOOK: Duration = Duration::from_millis(250);
-
-/// Answers the request `unique` when its asker is being killed, as long as it waits.
-pub(super) async fn watch(waits: Arc<Interruptible>, unique: u64) {
-    let mut look = FIRST_LOOK;
+/// Answers what waits for nobody any more, until the session ends.
+pub(super) async fn look_after(waits: Arc<Interruptible>, mut ended: watch::Receiver<bool>) {
     loop {
-        tokio::time::sleep(look).await;
-        let Some(thread) = waits.thread(unique) else { return };
-        if is_dying(thread) {
-            return waits.interrupt(unique);
+        tokio::select! {
+            () = sleep(LOOK) => {}
+            _ = ended.changed() => return,
         }
-        look = NEXT_LOOK;
+        for (unique, thread) in waits.since(Instant::now() - LOOK) {
+            if is_dying(thread) {
+                tracing::debug!(unique, thread, "who asked is being killed");
+                waits.interrupt(unique);
+            }
+        }
     }
 }
 

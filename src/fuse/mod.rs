@@ -1,8 +1,8 @@
 //! The edge of the kernel. fuser mounts and agrees with it on how they speak; from then on the threads here read its requests (`session`),
 //! take them apart (`request`, `wire`), and answer (`reply`). What they mean is decided in `vfs`.
 //!
-//! fuser's own loop is not used: it drops what the kernel says of a waiting process that is being killed, and begins
-//! every descriptor with a new agreement, which a daemon that goes on for another must not.
+//! fuser's own loop is not used: a reply there cannot be given when who waits for it is killed, a read across chunks is put together before
+//! it is answered, and every descriptor begins with a new agreement, which a daemon that goes on for another must not.
 
 mod backing;
 mod changing;

@@ -8,18 +8,28 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::channel::Channel;
 
-/// Requests whose answers may be given up, by what the kernel calls them: who asked, and where the answer goes.
+/// Requests whose answers may be given up, by what the kernel calls them.
 #[derive(Debug, Default)]
-pub(super) struct Interruptible(Mutex<HashMap<u64, (u32, Arc<Channel>)>>);
+pub(super) struct Interruptible(Mutex<HashMap<u64, Waiting>>);
+
+#[derive(Debug)]
+struct Waiting {
+    /// Who asked.
+    thread: u32,
+    since: Instant,
+    channel: Arc<Channel>,
+}
 
 impl Interruptible {
-    /// The thread that waits for a request; none when the request does not wait here.
-    pub fn thread(&self, unique: u64) -> Option<u32> {
-        self.0.lock().get(&unique).map(|(thread, _)| *thread)
+    /// What waits here since `then` or longer, and who asked.
+    pub fn since(&self, then: Instant) -> Vec<(u64, u32)> {
+        let waiting = self.0.lock();
+        waiting.iter().filter(|(_, one)| one.since <= then).map(|(unique, one)| (*unique, one.thread)).collect()
     }
 
     /// Answers EINTR to a request if it still waits here.
@@ -30,7 +40,7 @@ impl Interruptible {
     }
 
     fn remove(&self, unique: u64) -> Option<Arc<Channel>> {
-        self.0.lock().remove(&unique).map(|(_, channel)| channel)
+        self.0.lock().remove(&unique).map(|one| one.channel)
     }
 }
 
@@ -60,7 +70,8 @@ impl<A> Reply<A> {
     /// From now on it may be answered EINTR; `thread` asked.
     pub fn interruptible(mut self, waits: &Arc<Interruptible>, thread: u32) -> Self {
         if let Some(channel) = &self.channel {
-            waits.0.lock().insert(self.unique, (thread, Arc::clone(channel)));
+            let one = Waiting { thread, since: Instant::now(), channel: Arc::clone(channel) };
+            waits.0.lock().insert(self.unique, one);
             self.waits = Some(Arc::clone(waits));
         }
         self
@@ -148,6 +159,7 @@ mod tests {
     use std::fs::File;
     use std::io::Read;
     use std::os::fd::OwnedFd;
+    use std::time::Duration;
 
     use super::*;
 
@@ -188,7 +200,8 @@ mod tests {
         let waits = Arc::new(Interruptible::default());
         let reply = |unique| Reply::<Data>::new(unique, &channel).interruptible(&waits, 5);
         let (interrupted, answered, claimed) = (reply(1), reply(2), reply(3));
-        assert_eq!((waits.thread(1), waits.thread(9)), (Some(5), None));
+        assert_eq!(waits.since(Instant::now()).len(), 3);
+        assert_eq!(waits.since(Instant::now() - Duration::from_secs(1)), []);
         waits.interrupt(1);
         waits.interrupt(1);
         assert!(interrupted.claim().is_none());

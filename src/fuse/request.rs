@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::wire::{
-    BatchForgetIn, CreateIn, FallocateIn, FlushIn, ForgetIn, ForgetOne, FsyncIn, GetxattrIn, InHeader, InterruptIn, MkdirIn, MknodIn,
-    OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, WriteIn, opcode,
+    BatchForgetIn, CreateIn, FallocateIn, FlushIn, ForgetIn, ForgetOne, FsyncIn, GetxattrIn, InHeader, MkdirIn, MknodIn, OpenIn, ReadIn,
+    ReleaseIn, Rename2In, RenameIn, SetattrIn, WriteIn, opcode,
 };
 use crate::vfs::{HandleId, Inode};
 
@@ -116,9 +116,7 @@ pub(super) enum Operation<'a> {
         flags: i32,
     },
     /// Who asked has got a signal.
-    Interrupt {
-        unique: u64,
-    },
+    Interrupt,
     /// The mount is gone.
     Destroy,
     Fallocate {
@@ -140,7 +138,7 @@ pub(super) enum Operation<'a> {
 impl Operation<'_> {
     /// Whether the kernel waits for an answer.
     pub fn is_answered(&self) -> bool {
-        !matches!(self, Self::Forget { .. } | Self::ForgetMany(_) | Self::Interrupt { .. })
+        !matches!(self, Self::Forget { .. } | Self::ForgetMany(_) | Self::Interrupt)
     }
 
     /// Whether the kernel may ask for it in nobody's name, or for somebody who was let in before: page reads and writes, and what ends
@@ -229,7 +227,7 @@ fn operation(code: u32, mut args: Arguments<'_>) -> Option<Operation<'_>> {
         }
         opcode::OPENDIR => Operation::Opendir,
         opcode::ACCESS => Operation::Access,
-        opcode::INTERRUPT => Operation::Interrupt { unique: args.take::<InterruptIn>()?.unique },
+        opcode::INTERRUPT => Operation::Interrupt,
         opcode::DESTROY => Operation::Destroy,
         opcode::FALLOCATE => {
             let FallocateIn { fh, offset, length, mode, .. } = args.take()?;

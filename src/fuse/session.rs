@@ -21,6 +21,7 @@ use crate::vfs::{Expired, Inode};
 use super::channel::Channel;
 use super::filesystem::{Admitted, Asker, Bucket};
 use super::init::Wishes;
+use super::interrupt::look_after;
 use super::request::decode;
 use super::{MAX_WRITE, Options, kernel};
 
@@ -84,6 +85,7 @@ impl Session {
         let channel = Arc::new(Channel::new(mount.as_fd().try_clone_to_owned()?));
         let ended = watch::Sender::new(false);
         let session = Self { mountpoint, channel: Arc::clone(&channel), ended: ended.subscribe(), _mount: mount };
+        bucket.runtime.spawn(look_after(Arc::clone(&bucket.waits), ended.subscribe()));
         // Dropped by the last of the threads.
         let served = Arc::new((bucket, End(ended)));
         for number in 0..threads() {

@@ -107,7 +107,6 @@ from_kernel! {
     FsyncIn { fh: u64, flags: u32, padding: u32, }
     GetxattrIn { size: u32, padding: u32, }
     FallocateIn { fh: u64, offset: u64, length: u64, mode: i32, padding: u32, }
-    InterruptIn { unique: u64, }
 }
 
 /// Structures that go to the kernel.

@@ -10,14 +10,15 @@ use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bytes::{BOTH, KIB, MIB, open, read_and_compare};
-use crate::support::mounts::{Daemon, Mount, trial, trial_with, wait_until};
+use crate::support::mounts::{Daemon, trial, trial_with, wait_until};
 use crate::support::{Effect, Fault, Kind, S3Server};
 
 pub fn trials() -> Vec<Trial> {
     vec![
-        trial("who_waits_for_bytes_can_be_killed", || killed(Kind::Get, "cat", "d/file")),
-        trial("who_waits_for_a_listing_can_be_killed", || killed(Kind::List, "ls", "other")),
-        trial("who_waits_for_a_name_can_be_killed", || killed(Kind::List, "cat", "d/unknown")),
+        // Through the kernel's pages a reader waits for those, not for us, and can be killed anyway.
+        trial("who_waits_for_bytes_can_be_killed", || killed(Kind::Get, &["dd", "iflag=direct", "bs=64k"], "if=", "d/file")),
+        trial("who_waits_for_a_listing_can_be_killed", || killed(Kind::List, &["ls"], "", "other")),
+        trial("who_waits_for_a_name_can_be_killed", || killed(Kind::List, &["cat"], "", "d/unknown")),
         trial_with(&["perl"], "a_signal_that_is_handled_does_not_end_a_read", a_signal_that_is_handled_does_not_end_a_read),
     ]
 }
@@ -26,14 +27,15 @@ pub fn trials() -> Vec<Trial> {
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// A program with a path in the mount, which waits for the store.
-fn waiting(server: &S3Server, mount: &Mount, kind: Kind, command: &mut Command, path: &str) -> Child {
+fn waiting(server: &S3Server, kind: Kind, command: &mut Command) -> Child {
     server.reset_log();
-    let child = command.arg(mount.join(path)).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     wait_until("the store is asked", || server.count(kind) > 0);
     child
 }
 
-fn killed(kind: Kind, program: &str, path: &str) {
+/// `before` comes before the path in the same word.
+fn killed(kind: Kind, program: &[&str], before: &str, path: &str) {
     let server = S3Server::start();
     server.put_synthetic("d/file", MIB);
     server.put_synthetic("other/file", MIB);
@@ -42,7 +44,8 @@ fn killed(kind: Kind, program: &str, path: &str) {
     // What is known of the way there is not asked for again.
     std::fs::metadata(mount.join("d/file")).unwrap();
     server.fault(Fault::new(Effect::Delay(NEVER)).kind(kind));
-    let mut child = waiting(&server, &mount, kind, &mut Command::new(program), path);
+    let word = format!("{before}{}", mount.join(path).display());
+    let mut child = waiting(&server, kind, Command::new(program[0]).args(&program[1..]).arg(word));
     child.kill().unwrap();
     let child = RefCell::new(child);
     wait_until("it ends", || child.borrow_mut().try_wait().unwrap().is_some());
@@ -62,7 +65,7 @@ fn a_signal_that_is_handled_does_not_end_a_read() {
     const READ: &str = r#"$SIG{USR1} = sub { print "signal " }; open(F, "<", $ARGV[0]) or die; $| = 1; print "ready ";
         my $n = sysread(F, my $bytes, 1000); print defined $n ? "read $n" : "failed: $!";"#;
     let mut perl = Command::new("perl");
-    let child = waiting(&server, &mount, Kind::Get, perl.args(["-e", READ]), "file");
+    let child = waiting(&server, Kind::Get, perl.args(["-e", READ]).arg(mount.join("file")));
     let pid = Pid::from_child(&child);
     // Often, since the first ones may come before it waits.
     let mut asked = 0;
