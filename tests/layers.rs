@@ -39,7 +39,7 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["syslog_tracing", "tracing_subscriber"], &["logging.rs"]),
     (&["toml", "strsim"], &["config/"]),
     (&["sd_notify"], &["cli/"]),
-    (&["globset"], &["transfer/"]),
+    (&["globset", "leaky_bucket", "walkdir"], &["transfer/"]),
 ];
 
 /// Words of the language that belong to one place.
