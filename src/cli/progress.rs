@@ -138,7 +138,7 @@ impl Progress {
         if since < LINE_EVERY {
             return None;
         }
-        let rate = (done.saturating_sub(last.1) as f64 / since.as_secs_f64()) as u64;
+        let rate = done.saturating_sub(last.1) / since.as_secs();
         *last = (now, done);
         let total = self.total.length().unwrap_or(done);
         let left = total.saturating_sub(done).checked_div(rate).map_or_else(String::new, |left| format!(", {left} s left"));

@@ -90,34 +90,39 @@ mod tests {
     use super::*;
 
     const LOOK: f64 = 0.025;
+    const LOOKS_A_SECOND: u64 = 40;
 
-    /// A store behind a link: how many requests it settles at, how long that takes, and what was moved of what the link could have.
-    fn settle(most: usize, latency: f64, rate: impl Fn(usize) -> f64) -> (usize, f64, f64) {
-        let (mut knee, mut time, mut moved) = (Knee::new(most), 0.0, 0.0);
+    /// A store that moves so much a second for so many requests: how many it settles at, how long that takes, and what was moved of what the
+    /// best number could have.
+    fn settle(most: usize, latency: f64, rate: impl Fn(usize) -> u64) -> (usize, f64, f64) {
+        let (mut knee, mut time, mut moved) = (Knee::new(most), 0.0, 0);
         // Requests that were there before, and when the others began.
         let (mut before, mut since) = (0, 0.0);
         while !knee.is_done() {
             let now = knee.requests();
             time += LOOK;
             let is_flowing = time - since > latency;
-            let bytes = rate(if is_flowing { now } else { before }) * LOOK;
+            let bytes = rate(if is_flowing { now } else { before }) / LOOKS_A_SECOND;
             moved += bytes;
-            knee.on_look(LOOK, bytes as u64);
+            knee.on_look(LOOK, bytes);
             if knee.requests() != now {
                 (before, since) = (now, time);
             }
             assert!(knee.requests() <= most && time < 100.0, "{knee:?}");
         }
-        let best = (1..=most).map(&rate).fold(0.0, f64::max);
-        (knee.requests(), time, if time > 0.0 { moved / (best * time) } else { 1.0 })
+        let best = (1..=most).map(&rate).max().unwrap_or(0);
+        (knee.requests(), time, moved as f64 / (best as f64 * time))
+    }
+
+    /// 90 MB/s a connection behind a link of so many MB/s.
+    fn link(limit: u64) -> impl Fn(usize) -> u64 {
+        move |n| (n as u64 * 90).min(limit) * 1_000_000
     }
 
     #[test]
     fn it_stops_where_more_requests_gain_less_than_two_percent() {
-        // 90 MB/s a connection behind a link of so much.
-        let link = |limit: f64| move |n: usize| if n == 0 { 0.0 } else { (n as f64 * 90e6).min(limit) };
         for latency in [0.001, 0.02, 0.045, 0.4] {
-            for (limit, expected) in [(100e6, 8), (700e6, 8), (1e9, 16), (2e9, 32), (3e9, 64), (1e12, 256)] {
+            for (limit, expected) in [(100, 8), (700, 8), (1000, 16), (2000, 32), (3000, 64), (1_000_000, 256)] {
                 // The rate before is seen as less while new requests are waited for: at most one step too far.
                 let found = settle(256, latency, link(limit)).0;
                 assert!(found == expected || found == 2 * expected && latency > 0.02, "{found} for {limit} after {latency}");
@@ -127,18 +132,17 @@ mod tests {
 
     #[test]
     fn it_is_quick_where_gains_are_clear() {
-        let link = |n: usize| if n == 0 { 0.0 } else { (n as f64 * 90e6).min(3e9) };
         // Three doublings, a look or two each, then the long look that finds that nothing more is gained.
-        let (_, time, share) = settle(256, 0.02, link);
+        let (_, time, share) = settle(256, 0.02, link(3000));
         assert!(time < 0.7 && share > 0.9, "{time} {share}");
     }
 
     #[test]
     fn it_goes_back_when_more_requests_make_it_slower() {
-        let crowded = |n: usize| if n <= 16 { n as f64 * 1e6 } else { 10e6 };
+        let crowded = |n: usize| if n <= 16 { n as u64 * 1_000_000 } else { 10_000_000 };
         assert_eq!(settle(256, 0.0, crowded).0, 16);
-        assert_eq!(settle(256, 0.0, |n| if n == 16 { 8e6 * 1.019 } else { n.min(8) as f64 * 1e6 }).0, 8);
-        assert_eq!(settle(16, 0.0, |n| if n == 16 { 8e6 * 1.03 } else { n as f64 * 1e6 }).0, 16);
+        assert_eq!(settle(256, 0.0, |n| if n == 16 { 8_152_000 } else { n.min(8) as u64 * 1_000_000 }).0, 8);
+        assert_eq!(settle(16, 0.0, |n| if n == 16 { 8_240_000 } else { n as u64 * 1_000_000 }).0, 16);
     }
 
     #[test]
@@ -157,7 +161,7 @@ mod tests {
     #[test]
     fn it_keeps_to_its_bound() {
         for most in [0, 1, 3, 4, 5, 100, 256] {
-            assert_eq!(settle(most, 0.0, |n| n as f64 * 1e6).0, most.max(1), "{most}");
+            assert_eq!(settle(most, 0.0, link(1_000_000)).0, most.max(1), "{most}");
         }
     }
 }

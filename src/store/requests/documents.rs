@@ -119,7 +119,8 @@ struct Parts {
 struct ListedPart {
     #[serde(rename = "PartNumber")]
     number: u32,
-    #[serde(rename = "ETag")]
+    /// Servers exist that leave it out; such a part is none that anybody knows.
+    #[serde(rename = "ETag", default)]
     etag: String,
     #[serde(rename = "Size")]
     size: u64,
