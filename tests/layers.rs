@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// From the bottom to the top: a module may name itself and what stands before it. Modules of one line do not know
 /// each other.
 const LAYERS: &[&[&str]] = &[
-    &["units", "sys", "metrics", "logging"],
+    &["units", "sys", "metrics", "logging", "signals"],
     &["budget"],
     &["store"],
     &["spill"],
@@ -39,7 +39,7 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["syslog_tracing", "tracing_subscriber"], &["logging.rs"]),
     (&["toml", "strsim"], &["config/"]),
     (&["sd_notify"], &["cli/"]),
-    (&["globset"], &["transfer/"]),
+    (&["globset", "leaky_bucket", "walkdir"], &["transfer/"]),
 ];
 
 /// Words of the language that belong to one place.

@@ -13,6 +13,7 @@ mod get;
 mod locate;
 mod ls;
 mod man;
+mod many;
 mod mount;
 mod mountinfo;
 mod mountpoint;
@@ -25,6 +26,7 @@ mod remote;
 mod rm;
 mod stat;
 mod stats;
+mod tuning;
 mod umount;
 mod warm;
 
