@@ -10,7 +10,7 @@ mod lease;
 mod memory;
 mod window;
 
-pub use descriptor::duplicate;
+pub use descriptor::{close, duplicate};
 pub use front::{FrontReader, FrontWriter, front};
 pub use lease::is_open_elsewhere;
 pub use memory::Memory;
