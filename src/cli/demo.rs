@@ -2,7 +2,7 @@
 //! and verified through the mount. The engine is in `demo`, the mount in `mount`; this puts them in order and tells how
 //! it went. Invariant: whatever way it ends, the mount goes first, then the server, then the directory.
 
-mod stop;
+pub(super) mod stop;
 mod table;
 
 use std::io;
