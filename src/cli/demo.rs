@@ -2,7 +2,6 @@
 //! and verified through the mount. The engine is in `demo`, the mount in `mount`; this puts them in order and tells how
 //! it went. Invariant: whatever way it ends, the mount goes first, then the server, then the directory.
 
-mod stop;
 mod table;
 
 use std::io;
@@ -11,9 +10,9 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-use self::stop::Stop;
 use self::table::{Column, Counts, Table};
 use super::progress::{Progress, Unit};
+use super::stop::Stop;
 use super::{Failure, mountpoint};
 use crate::config::{Input, Settings};
 use crate::demo::{Reading, Samples, Server, Watch};

@@ -2,6 +2,7 @@
 //! that names clap and prints. Invariant: every failure is one line `windlass: what failed: why, what to try`,
 //! except that clap shows mistakes in flags in its own form.
 
+mod bench;
 mod cat;
 mod completions;
 mod daemon;
@@ -26,6 +27,7 @@ mod remote;
 mod rm;
 mod stat;
 mod stats;
+mod stop;
 mod tuning;
 mod umount;
 mod warm;
@@ -90,6 +92,7 @@ enum Command {
     Get(Box<get::Args>),
     Put(Box<put::Args>),
     Rm(rm::Args),
+    Bench(bench::Args),
     Mpu(mpu::Args),
     Completions(completions::Args),
     Man(man::Args),
@@ -142,6 +145,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Get(args) => get::run(&args),
             Command::Put(args) => put::run(&args),
             Command::Rm(args) => rm::run(&args),
+            Command::Bench(args) => bench::run(&args),
             Command::Mpu(args) => mpu::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),
             Command::Man(args) => man::run(&args, Cli::command()),

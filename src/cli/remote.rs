@@ -112,6 +112,11 @@ impl Remote {
         self.location.to_string()
     }
 
+    /// The host that data comes from, when that is known.
+    pub fn data_host(&self) -> Option<&str> {
+        self.location.data_host()
+    }
+
     /// What the store said, for a person.
     pub fn failed(&self, error: Error) -> Failure {
         match error.kind {

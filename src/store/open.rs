@@ -53,15 +53,23 @@ pub struct Location {
     bucket: String,
     endpoint: Option<String>,
     region: Option<String>,
+    data_host: Option<String>,
 }
 
 impl Location {
     /// The place that `options` name.
     pub fn describe(options: &Options) -> Self {
         // What is no endpoint is told by `open`; it is not repeated, because it may hold a secret.
-        let endpoint = options.endpoint.as_deref().and_then(|text| Endpoint::parse(text).ok());
+        let parse = |text: &Option<String>| text.as_deref().and_then(|text| Endpoint::parse(text).ok());
+        let (endpoint, near) = (parse(&options.endpoint), parse(&options.read_endpoint));
+        let data_host = near.or_else(|| endpoint.clone()).and_then(|endpoint| Some(endpoint.url().host_str()?.to_owned()));
         let endpoint = endpoint.map(|endpoint| endpoint.url().as_str().trim_end_matches('/').to_owned());
-        Self { dialect: options.dialect, bucket: options.bucket.clone(), endpoint, region: options.region.clone() }
+        Self { dialect: options.dialect, bucket: options.bucket.clone(), endpoint, region: options.region.clone(), data_host }
+    }
+
+    /// The host that data is asked for at first, when the options name it.
+    pub fn data_host(&self) -> Option<&str> {
+        self.data_host.as_deref()
     }
 
     /// The address, or the region where the store's own address is meant: what tells it from a bucket of the same name elsewhere.

@@ -1,7 +1,7 @@
-//! Descriptors that a parent process left open for us under an agreed number.
+//! Descriptors: those that a parent process left open for us under an agreed number, and their end with what the kernel says to it.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// A descriptor of our own for the file that is open as `number`.
 ///
@@ -17,6 +17,16 @@ pub fn duplicate(number: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
+/// Closes it and says what came of that, which dropping does not: network file systems store at close what was written.
+///
+/// # Errors
+/// What close(2) says. The descriptor is gone in every case.
+pub fn close(descriptor: OwnedFd) -> io::Result<()> {
+    // SAFETY: the number was owned by `descriptor`, which gave it up and closes it no more.
+    let closed = unsafe { libc::close(descriptor.into_raw_fd()) };
+    if closed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
@@ -28,6 +38,16 @@ mod tests {
         let file = std::fs::File::open("/dev/null").unwrap();
         let copy = duplicate(file.as_raw_fd()).unwrap();
         assert_ne!(copy.as_raw_fd(), file.as_raw_fd());
+    }
+
+    #[test]
+    fn what_is_closed_is_gone() {
+        let copy = duplicate(std::fs::File::open("/dev/null").unwrap().as_raw_fd()).unwrap();
+        // A pipe shows at one end that the other one is closed.
+        let (mut read, write) = io::pipe().unwrap();
+        close(write.into()).unwrap();
+        assert_eq!(io::Read::read(&mut read, &mut [0]).unwrap(), 0);
+        close(copy).unwrap();
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod lease;
 mod memory;
 mod window;
 
-pub use descriptor::duplicate;
+pub use descriptor::{close, duplicate};
 pub use front::{FrontReader, FrontWriter, front};
 pub use fuse_device::{another_fuse_device, close_fuse_backing, open_fuse_backing};
 pub use lease::is_open_elsewhere;

@@ -24,7 +24,7 @@ impl Stop {
         // Before the thread starts: a signal that comes in between must not be missed.
         let mut signals = runtime.block_on(async { Signals::listen() })?;
         let heard = stop.clone();
-        std::thread::Builder::new().name("demo-signals".into()).spawn(move || heard.set(runtime.block_on(signals.next())))?;
+        std::thread::Builder::new().name("signals".into()).spawn(move || heard.set(runtime.block_on(signals.next())))?;
         Ok(stop)
     }
 

@@ -1,0 +1,85 @@
+//! `bench net`, and what the other benches make of its result.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use libtest_mimic::Trial;
+
+use crate::support::program::{said, windlass, windlass_at};
+use crate::support::{BUCKET, S3Server};
+use crate::trial;
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("net measures what another one sends, and the other benches show their share of it", is_remembered),
+        trial("net without a home remembers nothing and works", needs_no_home),
+        trial("net says in one line what is wrong with an address", refuses),
+    ]
+}
+
+/// The other side, until it is dropped.
+struct Listener(Child, String);
+
+impl Listener {
+    fn start() -> Self {
+        let mut child = windlass(&["bench", "net", "--listen", "127.0.0.1:0", "--duration", "60"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.strip_prefix("listening at ").and_then(|rest| rest.strip_suffix(" for 60 s\n"));
+        Self(child, address.unwrap_or_else(|| panic!("{line}")).to_owned())
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn is_remembered() {
+    let (listener, state, server) = (Listener::start(), tempfile::tempdir().unwrap(), S3Server::start());
+    let mut command = windlass(&["bench", "net", &listener.1, "--streams", "3", "--duration", "1", "--json"]);
+    command.env("XDG_STATE_HOME", state.path());
+    let json = said(command).succeeds().json();
+    assert_eq!((json["address"].as_str(), json["streams"].as_u64()), (Some(&*listener.1), Some(3)));
+    let (bytes, seconds) = (json["bytes"].as_f64().unwrap(), json["end_to_end_seconds"].as_f64().unwrap());
+    let mean = json["end_to_end_gbit_per_second"].as_f64().unwrap();
+    assert!(bytes > 0.0 && seconds >= 1.0 && (mean / (bytes * 8.0 / 1e9 / seconds) - 1.0).abs() < 0.05, "{json}");
+    let kept: serde_json::Value = serde_json::from_slice(&fs::read(state.path().join("windlass/net.json")).unwrap()).unwrap();
+    assert_eq!(kept["127.0.0.1"]["streams"].as_u64(), Some(3));
+
+    server.put_synthetic("big", 8 << 20);
+    let source = format!("s3://{BUCKET}/big");
+    for bench in ["read", "latency"] {
+        let mut command = windlass_at(&server, &["bench", bench, &source, "--json"]);
+        command.env("XDG_STATE_HOME", state.path());
+        let json = said(command).succeeds().json();
+        assert_eq!(json["ceiling_gbit_per_second"].as_f64(), Some(mean), "{bench}");
+        let share = 100.0 * json["end_to_end_gbit_per_second"].as_f64().unwrap() / mean;
+        assert!((json["ceiling_share_percent"].as_f64().unwrap() - share).abs() <= 0.06 + share / 10.0, "{json}");
+    }
+}
+
+fn needs_no_home() {
+    let listener = Listener::start();
+    let told = said(windlass(&["bench", "net", &listener.1, "--streams", "1", "--duration", "1"])).succeeds();
+    assert_eq!(told.err, "");
+    for name in ["address", "streams", "bytes", "end to end s", "peak Gbit/s", "end to end Gbit/s"] {
+        assert!(told.out.lines().any(|line| line.starts_with(name)), "{name} is missing in\n{}", told.out);
+    }
+}
+
+fn refuses() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    said(windlass(&["bench", "net", &closed])).fails(4, &["cannot reach", &closed]);
+    said(windlass(&["bench", "net", "host"])).fails(2, &["HOST:PORT"]);
+    said(windlass(&["bench", "net", "--listen", "nowhere"])).fails(2, &["cannot listen at nowhere"]);
+    assert_eq!(said(windlass(&["bench", "net"])).code, 2);
+    assert_eq!(said(windlass(&["bench", "net", "--listen", "127.0.0.1:0", "--streams", "3"])).code, 2);
+    // A store is no other side.
+    let server = S3Server::start();
+    let address = format!("127.0.0.1:{}", server.port());
+    said(windlass(&["bench", "net", &address])).fails(4, &[&address, "bench net --listen"]);
+}
