@@ -37,11 +37,12 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["hyper", "hyper_util"], &["store/", "demo/"]),
     (&["httparse"], &["store/plain/"]),
     (&["hdrhistogram"], &["store/", "bench/"]),
-    (&["csv", "plotters", "walkdir"], &["bench/"]),
+    (&["csv", "plotters"], &["bench/"]),
     (&["syslog_tracing", "tracing_subscriber"], &["logging.rs"]),
     (&["toml", "strsim"], &["config/"]),
     (&["sd_notify"], &["cli/"]),
-    (&["globset", "leaky_bucket", "walkdir"], &["transfer/"]),
+    (&["globset", "leaky_bucket"], &["transfer/"]),
+    (&["walkdir"], &["bench/", "transfer/"]),
 ];
 
 /// Words of the language that belong to one place.
