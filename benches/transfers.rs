@@ -61,7 +61,9 @@ fn fetch(port: u16, size: u64, parallel: &str) -> f64 {
     let place = place.expect("a temporary directory can be made");
     let file = place.path().join("object");
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
-    command.args(["get", "s3://bench/object"]).arg(&file).args(["--parallel", parallel, "--path-style", "--region", "us-east-1"]);
+    // The short form is in parts too.
+    command.args(["get", "s3://bench/object"]).arg(&file).args(["--parallel", parallel, "--bigfile-threshold", "32MiB"]);
+    command.args(["--path-style", "--region", "us-east-1"]);
     command.args(["--endpoint", &format!("http://127.0.0.1:{port}")]).stdout(Stdio::null()).stderr(Stdio::null());
     command.env("AWS_ACCESS_KEY_ID", "id").env("AWS_SECRET_ACCESS_KEY", "secret");
     let began = Instant::now();

@@ -141,6 +141,7 @@ fn getting(args: &Args, remote: &Remote, plan: Plan, progress: &Progress) -> Get
         checkpoints: args.tuning.checkpoints(),
         bandwidth: args.tuning.pace.bandwidth(),
         on_bytes: Arc::new(move |n| told.add(n)),
+        named: None,
     }
 }
 

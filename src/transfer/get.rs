@@ -1,12 +1,14 @@
 //! One object into one file: parts fetched side by side, each written to its place, checked, and only then given its name. Invariant: all
 //! requests are for the one version that was told.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{JoinSet, block_in_place};
 
@@ -16,7 +18,7 @@ use super::gate::Gate;
 use super::landing::{Landing, piece};
 use super::plan::{Parallel, Plan};
 use super::stream::check;
-use super::target::Target;
+use super::target::{Target, keep_names};
 use super::{Error, OnBytes, Result};
 use crate::budget::Budget;
 use crate::store::{self, Crc64, Details, ErrorKind, ObjectMeta, ObjectStore, Op, Part, Polynomial, RangeRequest};
@@ -36,6 +38,8 @@ pub struct Getting {
     pub bandwidth: Option<Arc<Bandwidth>>,
     /// Told of bytes that were written.
     pub on_bytes: OnBytes,
+    /// Directories with new names, which whoever has them all makes survive a crash. None: each does so itself.
+    pub named: Option<Arc<Mutex<BTreeSet<PathBuf>>>>,
 }
 
 impl fmt::Debug for Getting {
@@ -85,9 +89,13 @@ pub async fn get(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path)
     let meta = &wanted.meta;
     // Nothing has no sum to be compared.
     let sum = if range == (0..meta.size) && !range.is_empty() { wanted.sum } else { Sum::None };
-    let polynomial = sum.polynomial().unwrap_or(Polynomial::Nvme);
+    // Of what nobody compares no sum is made.
+    let polynomial = sum.polynomial().or_else(|| how.checkpoints.as_ref().map(|_| Polynomial::Nvme));
     let parts = how.plan.cut(range.clone());
-    let open = |dir: &PathBuf| Fetched::open(dir, &how.location, meta, range.clone(), how.plan.part_bytes, polynomial, path);
+    let open = |dir: &PathBuf| {
+        let polynomial = polynomial.unwrap_or(Polynomial::Nvme);
+        Fetched::open(dir, &how.location, meta, range.clone(), how.plan.part_bytes, polynomial, path)
+    };
     let mut fetched = block_in_place(|| how.checkpoints.as_ref().map(open).transpose())?;
     let name = fetched.as_ref().map(|fetched| &*fetched.name);
     let target = block_in_place(|| Target::open(path, range.end - range.start, name))?;
@@ -99,9 +107,9 @@ pub async fn get(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path)
     (how.on_bytes)(resumed_bytes);
     let mut sums: Vec<Option<u64>> = (0..parts.len()).map(|index| done.get(&index).copied()).collect();
     let missing: Vec<_> = (0..parts.len()).filter(|index| !done.contains_key(index)).map(|index| (index, parts[index].clone())).collect();
-    let landed = |index: usize, sum: u64| {
-        sums[index] = Some(sum);
-        fetched.as_mut().map_or(Ok(()), |fetched| fetched.add(index, sum))
+    let landed = |index: usize, sum: Option<u64>| {
+        sums[index] = sum;
+        fetched.as_mut().zip(sum).map_or(Ok(()), |(fetched, sum)| fetched.add(index, sum))
     };
     let fetching = fetch_all(how, meta, (&target.file, path), missing, range.start, polynomial, landed);
     let ((), crc) = tokio::try_join!(fetching, sum.value(&*how.store, meta))?;
@@ -112,7 +120,15 @@ pub async fn get(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path)
         fetched.into_iter().for_each(Fetched::remove);
         return Err(error);
     }
-    block_in_place(|| target.finish(meta.modified))?;
+    block_in_place(|| {
+        target.finish(meta.modified, |directory| match &how.named {
+            None => keep_names(directory),
+            Some(named) => {
+                named.lock().insert(directory.to_owned());
+                Ok(())
+            }
+        })
+    })?;
     fetched.into_iter().for_each(Fetched::remove);
     Ok(Got { bytes: range.end - range.start, resumed_bytes, is_checked: crc.is_some() })
 }
@@ -147,8 +163,8 @@ async fn fetch_all(
     (file, path): (&Arc<File>, &Path),
     parts: Vec<(usize, Range<u64>)>,
     origin: u64,
-    polynomial: Polynomial,
-    mut landed: impl FnMut(usize, u64) -> Result<()>,
+    polynomial: Option<Polynomial>,
+    mut landed: impl FnMut(usize, Option<u64>) -> Result<()>,
 ) -> Result<()> {
     let gate = Gate::new(how.parallel, how.plan.requests);
     let fetching = async {
@@ -191,7 +207,7 @@ async fn fetch(
     index: usize,
     path: PathBuf,
     permit: OwnedSemaphorePermit,
-) -> Result<(usize, u64)> {
+) -> Result<(usize, Option<u64>)> {
     let stop = landing.stop();
     let fetched = tokio::select! {
         fetched = bandwidth::get_range(&*how.store, how.bandwidth.as_deref(), &request, &mut landing) => fetched,

@@ -22,7 +22,8 @@ pub(super) struct Landing {
     at: u64,
     /// Bytes of the part that have not come.
     missing: u64,
-    polynomial: Polynomial,
+    /// None: nobody will compare.
+    polynomial: Option<Polynomial>,
     sums: Vec<Part>,
     failed: Option<io::Error>,
     stop: Arc<Notify>,
@@ -31,7 +32,7 @@ pub(super) struct Landing {
 
 impl Landing {
     /// For `len` bytes at the offset `at` of a file.
-    pub fn new(file: Arc<File>, memory: Window<Lease>, at: u64, len: u64, polynomial: Polynomial, on_bytes: OnBytes) -> Self {
+    pub fn new(file: Arc<File>, memory: Window<Lease>, at: u64, len: u64, polynomial: Option<Polynomial>, on_bytes: OnBytes) -> Self {
         let stop = Arc::default();
         Self { file, memory, filled: 0, at, missing: len, polynomial, sums: Vec::new(), failed: None, stop, on_bytes }
     }
@@ -41,21 +42,22 @@ impl Landing {
         Arc::clone(&self.stop)
     }
 
-    /// The sum of what was written.
-    pub fn finish(self) -> io::Result<u64> {
-        let sum = self.polynomial.of_parts(&self.sums).expect("every piece has its sum");
+    /// The sum of what was written, if that was wanted.
+    pub fn finish(self) -> io::Result<Option<u64>> {
+        let sum = self.polynomial.and_then(|polynomial| polynomial.of_parts(&self.sums));
         self.failed.map_or(Ok(sum), Err)
     }
 
     fn write(&mut self) {
         let bytes = &self.memory.bytes()[..self.filled];
         // A write into the page cache, which waits when the disk is slower than the network: other tasks move to other threads.
-        let (sum, written) = tokio::task::block_in_place(|| (self.polynomial.of(bytes), self.file.write_all_at(bytes, self.at)));
+        let sum = || self.polynomial.map(|polynomial| polynomial.of(bytes));
+        let (sum, written) = tokio::task::block_in_place(|| (sum(), self.file.write_all_at(bytes, self.at)));
         if let Err(error) = written {
             self.failed = Some(error);
             self.stop.notify_one();
         }
-        self.sums.push(piece(bytes.len() as u64, sum));
+        self.sums.extend(sum.map(|sum| piece(bytes.len() as u64, sum)));
         (self.on_bytes)(self.filled as u64);
         self.at += self.filled as u64;
         self.filled = 0;

@@ -56,8 +56,8 @@ impl Target {
         Ok(Self { file: Arc::new(file), unfinished, path })
     }
 
-    /// Gives it its name, as old as the object.
-    pub fn finish(self, modified: SystemTime) -> Result<()> {
+    /// Gives it its name, as old as the object. The directory of that name is told to `named`, to be [kept](keep_names).
+    pub fn finish(self, modified: SystemTime, named: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         let Self { file, unfinished, path } = self;
         let failed = || Error::local("write", &path);
         // File systems without times are still good for content.
@@ -68,7 +68,7 @@ impl Target {
             Unfinished::Kept(kept) => fs::rename(&kept, &path).map_err(failed())?,
         }
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed())
+        named(parent)
     }
 
     /// Removes also what was kept.
@@ -77,6 +77,11 @@ impl Target {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// Has the names in a directory survive a crash.
+pub(super) fn keep_names(directory: &Path) -> Result<()> {
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::local("write to", directory))
 }
 
 /// A full disk says so before the first byte is fetched, where the file system can tell.
@@ -114,7 +119,7 @@ mod tests {
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"old".to_vec(), 1));
         let target = Target::open(&path, 5, None).unwrap();
         target.file.write_all_at(b"whole", 0).unwrap();
-        target.finish(SystemTime::UNIX_EPOCH).unwrap();
+        target.finish(SystemTime::UNIX_EPOCH, keep_names).unwrap();
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"whole".to_vec(), 1));
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), SystemTime::UNIX_EPOCH);
     }
@@ -127,7 +132,7 @@ mod tests {
         assert!(!path.exists() && dir.path().join(".x.part").exists());
         let target = Target::open(&path, 5, Some("x")).unwrap();
         target.file.write_all_at(b"!", 4).unwrap();
-        target.finish(SystemTime::now()).unwrap();
+        target.finish(SystemTime::now(), keep_names).unwrap();
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"half!".to_vec(), 1));
     }
 
@@ -137,7 +142,7 @@ mod tests {
         let (file, link) = (dir.path().join("file"), dir.path().join("link"));
         fs::write(&file, "old").unwrap();
         std::os::unix::fs::symlink("file", &link).unwrap();
-        Target::open(&link, 0, None).unwrap().finish(SystemTime::now()).unwrap();
+        Target::open(&link, 0, None).unwrap().finish(SystemTime::now(), keep_names).unwrap();
         assert!(link.is_symlink() && fs::read(&file).unwrap().is_empty());
         assert!(Target::open(dir.path(), 0, None).unwrap_err().to_string().contains("directory"));
     }

@@ -1,20 +1,22 @@
 //! Objects, and everything below names in a bucket, into a directory, some files at a time. Invariant: nothing is written outside of the
 //! directory; a name that would lead there is told and left out.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use tokio::task::block_in_place;
 
 use super::get::{Getting, Sum, Wanted, get};
 use super::many::{Crew, Event, Item, Moved, OnFile, is_current};
 use super::names::{Pick, local_name};
 use super::plan::{Asked, Plan};
-use super::walk::{Listing, directory_of};
+use super::target::keep_names;
+use super::walk::{Ahead, Listing, directory_of};
 use super::{Error, Result};
 use crate::store::{Key, ListPage, ObjectMeta, ObjectStore, SYMLINK_SIZE};
 
@@ -57,18 +59,12 @@ impl Tree {
     /// # Errors
     /// The first that could not be brought. Those under way are given up, others are there.
     pub async fn get(&self, roots: &[Root], mut tell: impl FnMut(Event)) -> Result<Vec<usize>> {
-        let mut bringing = Bringing { tree: self, crew: Crew::new(self.transfers), made: HashSet::new(), tell: &mut tell };
-        let mut empty = Vec::new();
-        for (index, root) in roots.iter().enumerate() {
-            if !root.is_tree {
-                bringing.bring_named(root).await?;
-            } else if bringing.bring_below(root).await? == 0 {
-                empty.push(index);
-            }
-        }
-        let Bringing { mut crew, .. } = bringing;
-        crew.finish(&mut tell).await?;
-        Ok(empty)
+        let (crew, named) = (Crew::new(self.transfers), Arc::<Mutex<BTreeSet<_>>>::default());
+        let mut bringing = Bringing { tree: self, crew, made: HashSet::new(), named: Arc::clone(&named), tell: &mut tell };
+        let brought = bringing.bring(roots).await;
+        // Once a directory, not once a file.
+        let named = std::mem::take(&mut *named.lock());
+        block_in_place(|| named.iter().try_for_each(|directory| keep_names(directory))).and(brought)
     }
 
     /// What there is to say of an object that is not to be brought.
@@ -81,10 +77,11 @@ impl Tree {
     }
 
     /// How one of them is brought.
-    fn one(&self, root: &Root, size: u64) -> Getting {
+    fn one(&self, root: &Root, size: u64, named: Named) -> Getting {
         // That the plan fits was found out for the largest.
         let plan = Plan::at_offsets(&self.asked, size).unwrap_or(self.getting.plan);
-        Getting { plan, store: Arc::clone(&root.store), location: root.location.clone(), ..self.getting.clone() }
+        let (store, location, named) = (Arc::clone(&root.store), root.location.clone(), Some(named));
+        Getting { plan, store, location, named, ..self.getting.clone() }
     }
 }
 
@@ -94,18 +91,35 @@ struct Bringing<'a, T> {
     crew: Crew,
     /// Directories that this run made.
     made: HashSet<PathBuf>,
+    named: Named,
     tell: &'a mut T,
 }
 
+/// Directories that have new names.
+type Named = Arc<Mutex<BTreeSet<PathBuf>>>;
+
 impl<T: FnMut(Event)> Bringing<'_, T> {
+    async fn bring(&mut self, roots: &[Root]) -> Result<Vec<usize>> {
+        let mut empty = Vec::new();
+        for (index, root) in roots.iter().enumerate() {
+            if !root.is_tree {
+                self.bring_named(root).await?;
+            } else if self.bring_below(root).await? == 0 {
+                empty.push(index);
+            }
+        }
+        self.crew.finish(self.tell).await?;
+        Ok(empty)
+    }
+
     async fn bring_named(&mut self, root: &Root) -> Result<()> {
         self.make(root.dest.parent().unwrap_or(Path::new(".")))?;
-        let (tree, root) = (self.tree.clone(), root.clone());
+        let (tree, root, named) = (self.tree.clone(), root.clone(), Arc::clone(&self.named));
         let bringing = async move {
             let details = root.store.details(&root.key).await?;
             match tree.settled(&details.meta, &root.dest) {
                 Some(event) => Ok(event),
-                None => one(tree.one(&root, details.meta.size), tree.on_file, Wanted::from(&details), root.dest).await,
+                None => one(tree.one(&root, details.meta.size, named), tree.on_file, Wanted::from(&details), root.dest).await,
             }
         };
         self.crew.begin(bringing, self.tell).await
@@ -114,7 +128,7 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
     /// How many objects that were.
     async fn bring_below(&mut self, root: &Root) -> Result<u64> {
         let prefix = directory_of(&root.key);
-        let mut listing = Listing::new(Arc::clone(&root.store), prefix.clone(), false);
+        let mut listing = Ahead::new(Listing::new(Arc::clone(&root.store), prefix.clone(), false));
         let mut count = 0;
         while let Some(page) = listing.next().await? {
             count += page.objects.len() as u64;
@@ -127,7 +141,7 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
                     (self.tell)(event);
                 } else {
                     self.make(path.parent().unwrap_or(Path::new(".")))?;
-                    let getting = self.tree.one(root, wanted.meta.size);
+                    let getting = self.tree.one(root, wanted.meta.size, Arc::clone(&self.named));
                     self.crew.begin(one(getting, Arc::clone(&self.tree.on_file), wanted, path), self.tell).await?;
                 }
             }

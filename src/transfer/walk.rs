@@ -1,7 +1,9 @@
-//! The names below a prefix, page by page. Invariant: a page is asked for only when the one before has been used, so a listing of any
-//! length costs the memory of one page.
+//! The names below a prefix, page by page. Invariant: a page is asked for only when the one before has been used, or is: a listing of any
+//! length costs the memory of one page, or of two.
 
 use std::sync::Arc;
+
+use tokio::task::JoinSet;
 
 use crate::store::{self, Key, ListPage, ListRequest, ObjectStore};
 
@@ -32,6 +34,39 @@ impl Listing {
         let token = page.next.clone().filter(|token| request.token.as_ref() != Some(token));
         self.request = token.map(|token| ListRequest { token: Some(token), ..request.clone() });
         Ok(Some(page))
+    }
+}
+
+/// A listing whose next page is on its way while the last one is used.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    /// Dropped, it is not wanted any more.
+    coming: JoinSet<(Listing, store::Result<Option<ListPage>>)>,
+}
+
+impl Ahead {
+    pub fn new(listing: Listing) -> Self {
+        let mut ahead = Self { coming: JoinSet::new() };
+        ahead.ask(listing);
+        ahead
+    }
+
+    /// The next page; none after the last.
+    pub async fn next(&mut self) -> store::Result<Option<ListPage>> {
+        let Some(came) = self.coming.join_next().await else { return Ok(None) };
+        let (listing, page) = came.expect("a listing does not panic, and nobody else aborts it");
+        let page = page?;
+        if page.is_some() {
+            self.ask(listing);
+        }
+        Ok(page)
+    }
+
+    fn ask(&mut self, mut listing: Listing) {
+        self.coming.spawn(async move {
+            let page = listing.next().await;
+            (listing, page)
+        });
     }
 }
 
