@@ -70,7 +70,7 @@ fn is_interrupted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     let mut command =
-        windlass(&["bench", "files", "--dir", path, "--write", "--file-count", "10000000", "--file-size-KB", "1", "--threads", "2"]);
+        windlass(&["bench", "files", "--dir", path, "--write", "--file-count", "1000000", "--file-size-KB", "1", "--threads", "2"]);
     let child = command.stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
     wait_until("files are written", || count(dir.path()) > 10);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();

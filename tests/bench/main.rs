@@ -6,11 +6,12 @@ mod support;
 
 mod files;
 mod fio;
+mod get;
 mod net;
 mod read;
 
 fn main() -> std::process::ExitCode {
-    let trials = [read::trials(), net::trials(), files::trials(), fio::trials()];
+    let trials = [read::trials(), get::trials(), net::trials(), files::trials(), fio::trials()];
     support::mounts::run(trials.into_iter().flatten().collect())
 }
 
