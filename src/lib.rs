@@ -23,7 +23,8 @@
 //!     exhaustive table, and is logged once, where it ends.
 //!
 //! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`bench`], [`transfer`], [`config`], [`fuse`], [`admin`], [`vfs`], [`writer`],
-//! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`logging`], [`metrics`], [`sys`] and [`units`].
+//! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`logging`], [`metrics`],
+//! [`signals`], [`sys`] and [`units`].
 
 #![deny(clippy::unwrap_used)]
 
@@ -38,6 +39,7 @@ pub mod logging;
 pub mod metrics;
 pub mod mount;
 pub mod reader;
+pub mod signals;
 pub mod spill;
 pub mod store;
 pub mod sys;

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::{Server, Subject};
@@ -19,6 +18,7 @@ use crate::config::{MountTarget, Settings};
 use crate::fuse::{self, Session, Tree};
 use crate::metrics::Metrics;
 use crate::reader::{ReadMode, Reader};
+use crate::signals::Signals;
 use crate::spill::{Bounds, Identity, Spill};
 use crate::store::{self, ErrorKind, Key, Location};
 use crate::sys;
@@ -182,7 +182,11 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         Edits::new(Arc::clone(&names), Arc::clone(&files), store, writer)
     });
     // From before there is something to unmount: whoever reads the ready line may send a signal at once.
-    let signals = Signals::listen(&runtime).map_err(process("listen for signals"))?;
+    let signals = {
+        let _runtime = runtime.enter();
+        // The terminal of a mount in the foreground may be closed.
+        Signals::listen().and_then(Signals::with_hangup).map_err(process("listen for signals"))?
+    };
     let asked = Arc::clone(&names);
     let tree = Tree { names, files: Arc::clone(&files), edits: edits.clone() };
     let session = Arc::new(attach(settings, tree, &runtime)?);
@@ -282,7 +286,7 @@ impl Mounted {
         let (session, signals) = (&self.session, &mut self.signals);
         let reason = runtime.block_on(async {
             tokio::select! {
-                name = signals.next() => name,
+                ending = signals.next() => ending.name(),
                 () = session.ended() => "it was unmounted",
             }
         });
@@ -396,7 +400,7 @@ impl Mounted {
         let lost = runtime.block_on(async {
             tokio::select! {
                 lost = edits.drain(time) => return lost,
-                name = signals.next() => tracing::warn!(name, "asked again: giving up what is being written"),
+                ending = signals.next() => tracing::warn!(name = ending.name(), "asked again: giving up what is being written"),
             }
             edits.drain(Duration::ZERO).await
         });
@@ -429,34 +433,6 @@ impl Drop for Mounted {
             // Requests of files that are still open would otherwise keep it. But what is being written to a directory of ours would
             // keep that from being removed.
             runtime.shutdown_timeout(if self.private.is_some() { GRACE } else { Duration::ZERO });
-        }
-    }
-}
-
-/// The signals that end a mount in order. From the moment they are listened to they no longer end the process.
-#[derive(Debug)]
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    /// The terminal of a mount in the foreground was closed; the process would die and leave a dead mount.
-    hangup: Signal,
-}
-
-impl Signals {
-    fn listen(runtime: &Runtime) -> io::Result<Self> {
-        let _runtime = runtime.enter();
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) -> &'static str {
-        tokio::select! {
-            _ = self.interrupt.recv() => "SIGINT",
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.hangup.recv() => "SIGHUP",
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// From the bottom to the top: a module may name itself and what stands before it. Modules of one line do not know
 /// each other.
 const LAYERS: &[&[&str]] = &[
-    &["units", "sys", "metrics", "logging"],
+    &["units", "sys", "metrics", "logging", "signals"],
     &["budget"],
     &["store"],
     &["spill"],
@@ -38,11 +38,12 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["tower_layer", "tower_service"], &["store/connecting.rs"]),
     (&["httparse"], &["store/plain/"]),
     (&["hdrhistogram"], &["store/", "bench/"]),
-    (&["csv", "plotters", "walkdir"], &["bench/"]),
+    (&["csv", "plotters"], &["bench/"]),
     (&["syslog_tracing", "tracing_subscriber"], &["logging.rs"]),
     (&["toml", "strsim"], &["config/"]),
     (&["sd_notify"], &["cli/"]),
-    (&["globset"], &["transfer/"]),
+    (&["globset", "leaky_bucket"], &["transfer/"]),
+    (&["walkdir"], &["bench/", "transfer/"]),
 ];
 
 /// Words of the language that belong to one place.

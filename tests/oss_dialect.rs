@@ -370,7 +370,7 @@ async fn ask(store: &dyn ObjectStore, op: Op, upload: &Upload, part: &Part) -> R
         Op::AbortUpload => store.abort_upload(upload).await,
         Op::Copy => store.copy(&CopyRequest { source, etag: tag, target, headers: None, condition }).await.map(drop),
         Op::Delete => store.delete(&target).await,
-        Op::ListUploads => unreachable!("only the orphans of a crash are listed"),
+        Op::ListUploads | Op::ListParts => unreachable!("only the orphans of a crash are listed"),
     }
 }
 

@@ -1,4 +1,5 @@
-//! What benches that mount share: the built program over a server on loopback. Gone with the value.
+//! What benches share: the built program over a server on loopback, mounted or not. Gone with the value.
+#![allow(dead_code, reason = "each bench uses a part of it")]
 
 use std::fs;
 use std::io::Read;
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body::Body;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -20,9 +21,10 @@ pub fn is_short() -> bool {
 }
 
 /// Has `answer` serve requests to the returned port, on a thread that ends with the process.
-pub fn serve<F>(answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static) -> u16
+pub fn serve<F, B>(answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static) -> u16
 where
-    F: Future<Output = Result<Response<Full<Bytes>>, hyper::Error>> + Send + 'static,
+    F: Future<Output = Result<Response<B>, hyper::Error>> + Send + 'static,
+    B: Body<Data = Bytes, Error: std::error::Error + Send + Sync> + Send + 'static,
 {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
     listener.set_nonblocking(true).expect("a listener can be nonblocking");

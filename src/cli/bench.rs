@@ -14,7 +14,7 @@ use std::path::Path;
 
 use clap::Subcommand;
 
-use super::demo::stop::Stop;
+use super::stop::Stop;
 use super::{Failure, mount};
 use crate::bench::{Ceiling, Ceilings, Chart, Name, Report, gbit, percent, state_file};
 
@@ -110,8 +110,8 @@ fn listen() -> Result<Stop, Failure> {
 
 /// The failure, or that a signal was the reason for it.
 fn or_interrupted(failure: Failure, stop: &Stop) -> Failure {
-    match stop.signal() {
-        Some(signal) => Failure { code: 128 + signal, message: "interrupted".into() },
+    match stop.exit_code() {
+        Some(code) => Failure { code, message: "interrupted".into() },
         None => failure,
     }
 }

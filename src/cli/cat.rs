@@ -1,4 +1,4 @@
-//! `windlass cat`: an object, or a range of it, on standard output. Invariant: the exit code is 0 only when every byte was handed over
+//! `windlass cat`: objects, or a range of each, on standard output. Invariant: the exit code is 0 only when every byte was handed over
 //! and, where the store keeps a checksum of the whole, that is the one of what was.
 
 use std::ffi::OsString;
@@ -8,21 +8,24 @@ use std::ops::Range;
 use clap::ValueEnum;
 
 use super::Failure;
-use super::remote::{Reach, Remote, runtime};
+use super::remote::{Reach, open_all, runtime};
+use super::tuning::Pace;
 use crate::budget::{self, Budget};
 use crate::transfer::{self, Last, Span, Streaming, stream};
 use crate::units::ByteSize;
 
-/// Write an object, or a range of it, to standard output.
+/// Write objects, or a range of each, to standard output.
 ///
 /// For example: windlass cat --range 0-99 s3://bucket/models/a.safetensors
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// s3://bucket/key or oss://bucket/key.
-    #[arg(value_name = "SOURCE")]
-    source: OsString,
+    /// s3://bucket/key or oss://bucket/key; several one after another.
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<OsString>,
     #[command(flatten)]
     which: Which,
+    #[command(flatten)]
+    pace: Pace,
     #[command(flatten)]
     reach: Reach,
 }
@@ -45,6 +48,11 @@ enum Compat {
 }
 
 impl Which {
+    /// Whether anything was said.
+    pub fn is_said(&self) -> bool {
+        self.range.is_some() || self.compat.is_some()
+    }
+
     /// The bytes of an object of `size` bytes.
     pub fn of(&self, size: u64) -> Result<Range<u64>, Failure> {
         let last = self.compat.map_or(Last::Bytes, |Compat::Ossutil| Last::Offset);
@@ -54,21 +62,27 @@ impl Which {
 }
 
 /// Parts ahead of who reads them: 64 MiB hide the latency of a store at 1 GB/s.
-const STREAMING: Streaming = Streaming { part_bytes: 8 << 20, ahead: 8 };
+const PART_BYTES: u64 = 8 << 20;
+const AHEAD: usize = 8;
 
 /// Writes it out.
 pub fn run(args: &Args) -> Result<(), Failure> {
     runtime()?.block_on(async {
-        let remote = Remote::open(&args.source, &args.reach).await?;
-        if remote.key.as_bytes().is_empty() {
+        let remotes = open_all(&args.sources, &args.reach).await?;
+        if let Some(remote) = remotes.iter().find(|remote| remote.key.as_bytes().is_empty()) {
             return Err(Failure::usage(format!("{}: name an object in the bucket", remote.shown)));
         }
-        let details = remote.store.details(&remote.key).await.map_err(|error| remote.failed(error))?;
-        let range = args.which.of(details.meta.size)?;
-        let memory = ByteSize::bytes(STREAMING.part_bytes * STREAMING.ahead as u64);
+        let memory = ByteSize::bytes(PART_BYTES * AHEAD as u64);
         let budget = Budget::new(&budget::Options { memory_limit: Some(memory) });
-        let taken = stream(&remote.store, &budget, &details, range, STREAMING, to_stdout).await;
-        taken.map_err(|error| remote.ended(error))
+        let how = Streaming { part_bytes: PART_BYTES, ahead: AHEAD, bandwidth: args.pace.bandwidth() };
+        // What came after a hole would look as if it belonged there: the first that fails is the last.
+        for remote in &remotes {
+            let details = remote.store.details(&remote.key).await.map_err(|error| remote.failed(error))?;
+            let range = args.which.of(details.meta.size)?;
+            let taken = stream(&remote.store, &budget, &details, range, how.clone(), to_stdout).await;
+            taken.map_err(|error| remote.ended(error))?;
+        }
+        Ok(())
     })
 }
 

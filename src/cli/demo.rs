@@ -2,7 +2,6 @@
 //! and verified through the mount. The engine is in `demo`, the mount in `mount`; this puts them in order and tells how
 //! it went. Invariant: whatever way it ends, the mount goes first, then the server, then the directory.
 
-pub(super) mod stop;
 mod table;
 
 use std::io;
@@ -11,9 +10,9 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 
-use self::stop::Stop;
 use self::table::{Column, Counts, Table};
 use super::progress::{Progress, Unit};
+use super::stop::Stop;
 use super::{Failure, mountpoint};
 use crate::config::{Input, Settings};
 use crate::demo::{Reading, Samples, Server, Watch};
@@ -52,10 +51,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let log = logging::Options { level: "warn".into(), ..logging::Options::default() };
     logging::init(&log, Attachment::Foreground).map_err(|e| Failure::usage(e.to_string()))?;
     let stop = Stop::listen().map_err(|e| Failure::internal(format!("cannot listen for signals: {e}")))?;
-    match (in_temporary_directory(args, &stop), stop.signal()) {
-        (Err(_), Some(signal)) => {
-            Err(Failure { code: 128 + signal, message: "interrupted: unmounted, and what the demo stored is removed".into() })
-        }
+    match (in_temporary_directory(args, &stop), stop.exit_code()) {
+        (Err(_), Some(code)) => Err(Failure { code, message: "interrupted: unmounted, and what the demo stored is removed".into() }),
         (outcome, _) => outcome,
     }
 }
@@ -113,7 +110,7 @@ fn read_through_mount(
     let mut mounted = mount::start(settings).map_err(failed)?;
     let table = read(&mounted, target, samples, stop).map_err(|e| Failure::internal(e.to_string()))?;
     super::print(format!("\n{table}").as_bytes())?;
-    if keep && stop.signal().is_none() {
+    if keep && stop.exit_code().is_none() {
         super::print(what_to_try(target, server).as_bytes())?;
         mounted.serve();
     }
@@ -202,7 +199,7 @@ mod tests {
         let (progress, stop) = (Progress::start("test", 10, Unit::Files), Stop::default());
         let watch = watch(&progress, &stop);
         assert!(watch(1).is_ok());
-        stop.set(tokio::signal::unix::SignalKind::interrupt());
+        stop.set(crate::signals::Ending::Interrupt);
         assert!(watch(1).is_err());
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::Failure;
-use super::remote::{Reach, Remote, line_of, runtime, to_json};
+use super::remote::{Reach, Remote, each, line_of, open_all, runtime, to_json};
 use crate::store::{Key, ListPage, ObjectMeta};
 use crate::transfer::{Listing, directory_of};
 
@@ -17,8 +17,8 @@ use crate::transfer::{Listing, directory_of};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// s3://bucket[/path] or oss://bucket[/path].
-    #[arg(value_name = "SOURCE")]
-    source: OsString,
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<OsString>,
     /// Everything below, not one level.
     #[arg(short, long)]
     recursive: bool,
@@ -31,11 +31,13 @@ pub struct Args {
 
 /// Lists.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    runtime()?.block_on(list(args))
+    runtime()?.block_on(async {
+        let remotes = open_all(&args.sources, &args.reach).await?;
+        each(&remotes, async |remote| list(args, remote).await).await
+    })
 }
 
-async fn list(args: &Args) -> Result<(), Failure> {
-    let remote = Remote::open(&args.source, &args.reach).await?;
+async fn list(args: &Args, remote: &Remote) -> Result<(), Failure> {
     let mut is_there = remote.key.as_bytes().is_empty();
     // `dir/` cannot be meant as an object; `name` may be one, a directory, or both.
     if !remote.key.is_prefix()

@@ -14,6 +14,7 @@ mod get;
 mod locate;
 mod ls;
 mod man;
+mod many;
 mod mount;
 mod mountinfo;
 mod mountpoint;
@@ -26,6 +27,8 @@ mod remote;
 mod rm;
 mod stat;
 mod stats;
+mod stop;
+mod tuning;
 mod umount;
 mod warm;
 

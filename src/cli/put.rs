@@ -1,9 +1,9 @@
-//! `windlass put`: a file, or standard input, into an object. It reads the words, says the plan and what came of it. Invariant: exit code
-//! 0 means that the object is whole; otherwise the bucket has what it had.
+//! `windlass put`: files, or standard input, into objects; or all below directories, see `Storing`. It reads the words, says the plan and what
+//! came of it. Invariant: exit code 0 means that the objects are whole; one that is not is what it was.
 
-use std::cell::Cell;
+use std::collections::HashSet;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,132 +11,157 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use indicatif::HumanBytes;
-use serde_json::json;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use super::Failure;
+use super::many::{Picking, Report, Way, text};
 use super::progress::{Progress, Unit};
-use super::remote::{Reach, Remote, runtime};
-use crate::budget::{self, Budget};
+use super::remote::{Reach, Remote, ended, runtime};
+use super::tuning::Tuning;
+use crate::signals::{Ending, Signals};
 use crate::store::{Headers, Key, LEAST_PART};
-use crate::transfer::{self, Asked, Origin, Parallel, Plan, Put, Putting, put};
+use crate::transfer::{self, Asked, Event, Given, Item, Moved, Origin, Plan, Putting, Storing, headers_of, put};
 use crate::units::ByteSize;
 
-/// Store a file, or standard input, as an object, in parts side by side.
+/// Store files, or standard input, as objects, in parts side by side, or with --recursive everything below directories.
 ///
-/// The object appears when it is whole; the store compares its checksum with ours where it can. For example:
+/// An object appears when it is whole; the store compares its checksum with ours where it can. Symbolic links are followed. For example:
 /// tar c models | windlass put - s3://bucket/models.tar
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The file; - is standard input.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// s3://bucket/key or oss://bucket/key; what ends in a slash is a directory that it goes to.
+    /// The file, or with --recursive the directory; - is standard input. Of several directories each goes below its own name.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// s3://bucket/key or oss://bucket/key; what ends in a slash is a directory that they go to.
     #[arg(value_name = "DEST")]
     dest: OsString,
-    /// Requests at a time: 1..10000, or auto for as many as make it faster.
-    #[arg(long, value_name = "N", default_value = "auto")]
-    parallel: Parallel,
-    /// Bytes of one request, at least 5MiB; more when there would be more than 10,000.
-    #[arg(long, value_name = "SIZE", default_value = "16MiB")]
-    part_size: ByteSize,
-    /// What is smaller is one request, if it fits into the memory.
-    #[arg(long, value_name = "SIZE", default_value = "100MiB")]
-    bigfile_threshold: ByteSize,
-    /// Most memory for bytes on their way.
-    #[arg(long, value_name = "SIZE", default_value = "512MiB")]
-    max_memory: ByteSize,
-    /// Only say what would be stored.
-    #[arg(long)]
-    dry_run: bool,
-    /// What came of it as one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    tuning: Tuning,
+    #[command(flatten)]
+    picking: Picking,
     #[command(flatten)]
     reach: Reach,
 }
 
 /// Stores.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    if args.part_size.as_u64() < LEAST_PART {
-        let least = ByteSize::bytes(LEAST_PART);
-        return Err(Failure::usage(format!("--part-size {}: must be at least {least}", args.part_size)));
-    }
+    let asked = args.tuning.asked_to_send(ByteSize::bytes(LEAST_PART))?;
+    let is_many = args.picking.recursive || args.files.len() > 1 || args.picking.update;
     let runtime = runtime()?;
-    let done = runtime.block_on(store(args));
+    let done = runtime.block_on(async {
+        let remote = Remote::open(&args.dest, &args.reach).await?;
+        if is_many { store_many(args, asked, remote).await } else { store_one(args, &args.files[0], asked, remote).await }
+    });
     // A read of standard input that nobody waits for any more would keep it.
     runtime.shutdown_background();
     done
 }
 
-async fn store(args: &Args) -> Result<(), Failure> {
-    let remote = Remote::open(&args.dest, &args.reach).await?;
-    let (origin, len) = origin(&args.file)?;
-    let key = target(&args.file, &remote)?;
-    let asked = Asked {
-        parallel: args.parallel,
-        part_bytes: args.part_size.as_u64(),
-        threshold_bytes: args.bigfile_threshold.as_u64(),
-        max_memory_bytes: args.max_memory.as_u64(),
+/// Runs `storing` to its end, which it comes to early after a signal.
+async fn until_stopped<T>(
+    remote: &Remote,
+    stop: &watch::Sender<bool>,
+    storing: impl Future<Output = transfer::Result<T>>,
+) -> Result<T, Failure> {
+    let mut signals = Signals::listen().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
+    tokio::pin!(storing);
+    let mut ending = None;
+    let stored = loop {
+        tokio::select! {
+            stored = &mut storing => break stored,
+            came = signals.next(), if ending.is_none() => {
+                ending = Some(came);
+                stop.send_replace(true);
+            }
+        }
     };
+    stored.map_err(|error| match error {
+        transfer::Error::Stopped { is_kept } => stopped(ending, is_kept),
+        error => ended(std::slice::from_ref(remote), error),
+    })
+}
+
+fn stopped(ending: Option<Ending>, is_kept: bool) -> Failure {
+    let ending = ending.unwrap_or(Ending::Interrupt);
+    let rest = if is_kept { "the same command goes on with what the store has of it" } else { "nothing unfinished is in the bucket" };
+    Failure { code: ending.exit_code(), message: format!("{}: {rest}", ending.word()) }
+}
+
+async fn store_one(args: &Args, file: &Path, asked: Asked, remote: Remote) -> Result<(), Failure> {
+    let (origin, len) = origin(args, file)?;
+    let key = target(file, &remote)?;
     let plan = Plan::upload(&asked, len).map_err(|error| Failure::usage(error.to_string()))?;
-    eprintln!("windlass: {}", words(&plan, len, args));
-    if args.dry_run {
-        return report(args, &key, None, Instant::now());
+    let part = HumanBytes(plan.part_bytes);
+    let what = match len {
+        Some(len) => format!("{} in {} parts of {}", HumanBytes(len), plan.parts, HumanBytes(plan.part_bytes.min(len))),
+        None => format!("a stream in parts of {part} and more"),
+    };
+    args.tuning.say(&plan, &what, None);
+    let item = Item { key, path: file.to_owned(), bytes: len.unwrap_or(0), meta: None };
+    let print = |moved| super::print(format!("{}\n", text(args.picking.json, Way::Stored, &item, moved)).as_bytes());
+    if args.picking.dry_run {
+        return print(None);
     }
     let (began, progress) = match len {
         Some(len) => (Instant::now(), Progress::start("storing", len, Unit::Bytes)),
         None => (Instant::now(), Progress::growing("storing", Unit::Bytes)),
     };
+    let (stop, putting) = putting(args, &remote, plan, headers_of(&item.key), len.is_some(), &progress);
+    let done = until_stopped(&remote, &stop, put(&putting, &item.key, origin, file)).await;
+    progress.clear();
+    let put = done?;
+    let (bytes, resumed_bytes, parts) = (put.bytes, put.resumed_bytes, put.parts);
+    print(Some(&Moved { bytes, resumed_bytes, parts, is_checked: false, took: began.elapsed() }))
+}
+
+/// How one file is stored, and who can stop it.
+fn putting(
+    args: &Args,
+    remote: &Remote,
+    plan: Plan,
+    headers: Headers,
+    is_known: bool,
+    progress: &Progress,
+) -> (watch::Sender<bool>, Putting) {
     let told = progress.clone();
-    let is_known = len.is_some();
     let on_bytes = move |n| {
         if !is_known {
             told.grow(n);
         }
         told.add(n);
     };
+    let (stop, stopped) = watch::channel(false);
     let putting = Putting {
         store: Arc::clone(&remote.store),
-        budget: Budget::new(&budget::Options { memory_limit: Some(args.max_memory) }),
+        budget: args.tuning.budget(),
         plan,
-        parallel: args.parallel,
-        headers: headers(&key),
+        parallel: args.tuning.parallel(),
+        headers,
+        location: remote.location(),
+        checkpoints: args.tuning.checkpoints(),
+        bandwidth: args.tuning.pace.bandwidth(),
         on_bytes: Arc::new(on_bytes),
+        stop: stopped,
     };
-    let refused = |error| Failure::internal(format!("cannot listen for signals: {error}"));
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(refused)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(refused)?;
-    let stopped = Cell::new((130, "interrupted"));
-    let stop = async {
-        tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => stopped.set((143, "terminated")) }
-    };
-    let done = put(&putting, &key, origin, &args.file, stop).await;
-    progress.clear();
-    let (code, word) = stopped.get();
-    let done = done.map_err(|error| match error {
-        transfer::Error::Stopped => Failure { code, message: format!("{word}: nothing of it is in the bucket") },
-        other => remote.ended(other),
-    })?;
-    report(args, &key, Some(done), began)
+    (stop, putting)
 }
 
 /// What is read, and how much that is, where it is known.
-fn origin(path: &Path) -> Result<(Origin, Option<u64>), Failure> {
+fn origin(args: &Args, path: &Path) -> Result<(Origin, Option<u64>), Failure> {
+    let stream = |stream| match args.tuning.checkpoints() {
+        None => Ok((Origin::Stream(stream), None)),
+        Some(_) => Err(Failure::usage(format!("{}: --checkpoint-dir needs a file, which can be read again", path.display()))),
+    };
     if path == Path::new("-") {
-        return Ok((Origin::Stream(Box::new(io::stdin())), None));
+        return stream(Box::new(io::stdin()));
     }
     let failed = |error: io::Error| Failure::usage(format!("cannot read {}: {error}", path.display()));
     let file = File::open(path).map_err(failed)?;
     let found = file.metadata().map_err(failed)?;
     if found.is_dir() {
-        return Err(failed(io::ErrorKind::IsADirectory.into()));
+        return Err(Failure::usage(format!("cannot read {}: it is a directory: add --recursive", path.display())));
     }
-    if found.is_file() {
-        Ok((Origin::File(Arc::new(file), found.len()), Some(found.len())))
-    } else {
-        Ok((Origin::Stream(Box::new(file)), None))
-    }
+    if found.is_file() { Ok((Origin::File(Arc::new(file)), Some(found.len()))) } else { stream(Box::new(file)) }
 }
 
 /// The object that DEST means.
@@ -150,28 +175,49 @@ fn target(file: &Path, remote: &Remote) -> Result<Key, Failure> {
     }
 }
 
-/// The type of the content, from the name.
-fn headers(key: &Key) -> Headers {
-    let content_type = key.to_str().and_then(|name| mime_guess::from_path(name).first_raw()).map(str::to_owned);
-    Headers { content_type, ..Headers::default() }
+async fn store_many(args: &Args, asked: Asked, remote: Remote) -> Result<(), Failure> {
+    let given = given(args, &remote)?;
+    // What is read when nothing is known of a file: the largest.
+    let plan = Plan::upload(&asked, None).map_err(|error| Failure::usage(error.to_string()))?;
+    let pick = args.picking.pick()?;
+    args.tuning.say(&plan, "files of any size", Some(args.picking.transfers));
+    let progress = Progress::growing("storing", Unit::Bytes);
+    let (stop, putting) = putting(args, &remote, plan, Headers::default(), true, &progress);
+    let Picking { update, dry_run, transfers, .. } = args.picking;
+    let (transfers, on_file) = (transfers.into(), progress.on_file());
+    let storing = Arc::new(Storing { putting, asked, pick, update, transfers, dry_run, on_file, stop: stop.clone() });
+    let mut report = Report::new(&args.picking, Way::Stored);
+    let stored = until_stopped(&remote, &stop, storing.put(&given, |event: Event| report.add(event, &progress))).await;
+    progress.clear();
+    stored?;
+    report.finish()
 }
 
-/// Concurrency x part, and what that makes.
-fn words(plan: &Plan, len: Option<u64>, args: &Args) -> String {
-    let auto = if args.parallel == Parallel::Auto { "up to " } else { "" };
-    let what = len.map_or_else(|| "a stream".to_owned(), |len| HumanBytes(len).to_string());
-    let (part, memory) = (HumanBytes(plan.buffer_bytes), HumanBytes(plan.memory_bytes()));
-    format!("plan: {what} in parts of {part}, {auto}{} requests x {part} = {memory}, at most {} of memory", plan.requests, args.max_memory)
-}
-
-/// Says what came of it, or without that what would have.
-fn report(args: &Args, key: &Key, done: Option<Put>, began: Instant) -> Result<(), Failure> {
-    let seconds = began.elapsed().as_secs_f64();
-    let text = match (done, args.json) {
-        (None, true) => json!({"key": key.to_string()}).to_string(),
-        (None, false) => format!("would store {key}"),
-        (Some(put), true) => json!({"key": key.to_string(), "bytes": put.bytes, "parts": put.parts, "seconds": seconds}).to_string(),
-        (Some(put), false) => format!("{key}: {} in {seconds:.1} s", HumanBytes(put.bytes)),
+/// What goes where. No two FILEs become the same object.
+fn given(args: &Args, remote: &Remote) -> Result<Vec<Given>, Failure> {
+    let is_one = args.files.len() == 1;
+    if !is_one && !remote.key.is_prefix() {
+        return Err(Failure::usage(format!("{}: several FILEs need a DEST that ends in a slash", remote.shown)));
+    }
+    let mut taken = HashSet::new();
+    let one = |path: &PathBuf| {
+        let usage = |why: &str| Failure::usage(format!("{}: {why}", path.display()));
+        if path == Path::new("-") {
+            return Err(usage("standard input is stored by itself"));
+        }
+        let found = fs::metadata(path).map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+        if found.is_dir() && !args.picking.recursive {
+            return Err(usage("it is a directory: add --recursive"));
+        }
+        // What is below one directory goes to DEST itself.
+        if is_one && found.is_dir() {
+            return Ok(Given { path: path.clone(), key: transfer::directory_of(&remote.key) });
+        }
+        let key = target(path, remote)?;
+        if !taken.insert(key.clone()) {
+            return Err(usage(&format!("another FILE becomes \"{key}\" too")));
+        }
+        Ok(Given { path: path.clone(), key: if found.is_dir() { key.join(b"/") } else { key } })
     };
-    super::print(format!("{text}\n").as_bytes())
+    args.files.iter().map(one).collect()
 }

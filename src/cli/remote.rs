@@ -47,6 +47,55 @@ pub struct Remote {
     location: Location,
 }
 
+/// The places that several SOURCEs name; those in one bucket share its connections.
+pub async fn open_all(sources: &[OsString], reach: &Reach) -> Result<Vec<Remote>, Failure> {
+    let mut remotes: Vec<Remote> = Vec::with_capacity(sources.len());
+    for source in sources {
+        let (bucket, key) = split(source.as_bytes());
+        let same = remotes.iter().zip(sources).find(|(_, other)| split(other.as_bytes()).0 == bucket);
+        let remote = match same {
+            Some((Remote { store, metrics, location, .. }, _)) => Remote {
+                store: Arc::clone(store),
+                metrics: Arc::clone(metrics),
+                key: Key::from(key),
+                shown: source.to_string_lossy().into_owned(),
+                location: location.clone(),
+            },
+            None => Remote::open(source, reach).await?,
+        };
+        remotes.push(remote);
+    }
+    Ok(remotes)
+}
+
+/// Does the same to each. What fails is said, and the others are done; the exit code is that of the first.
+pub async fn each(remotes: &[Remote], mut act: impl AsyncFnMut(&Remote) -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut first = None;
+    for remote in remotes {
+        if let Err(failure) = act(remote).await {
+            match remotes.len() {
+                1 => return Err(failure),
+                _ => eprintln!("windlass: {}", failure.message),
+            }
+            first.get_or_insert(Failure { message: String::new(), ..failure });
+        }
+    }
+    first.map_or(Ok(()), Err)
+}
+
+/// What ended a transfer from or to one of them, for a person.
+pub fn ended(remotes: &[Remote], error: transfer::Error) -> Failure {
+    let is_about = |remote: &&Remote| matches!(&error, transfer::Error::Store(error) if error.key == remote.key);
+    let remote = remotes.iter().find(is_about).unwrap_or(&remotes[0]);
+    match error {
+        // Something below it.
+        transfer::Error::Store(error) if error.kind == ErrorKind::NotFound && error.key != remote.key => {
+            Failure { code: 4, message: format!("\"{}\": there is no such object any more", line_of(error.key.as_bytes())) }
+        }
+        error => remote.ended(error),
+    }
+}
+
 /// What everything that talks to a store runs on.
 pub fn runtime() -> Result<Runtime, Failure> {
     Builder::new_multi_thread().enable_all().build().map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use serde_json::json;
 
 use super::Failure;
-use super::remote::{Reach, Remote, line_of, runtime, to_json};
+use super::remote::{Reach, Remote, each, line_of, open_all, runtime, to_json};
 use crate::store::{Crc64, Details, ErrorKind, Polynomial};
 
 /// Show what the store tells of an object: size, time, etag, checksum, headers, metadata.
@@ -14,9 +14,9 @@ use crate::store::{Crc64, Details, ErrorKind, Polynomial};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// s3://bucket/key or oss://bucket/key.
-    #[arg(value_name = "SOURCE")]
-    source: OsString,
-    /// One JSON object.
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<OsString>,
+    /// One JSON object a line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -26,22 +26,26 @@ pub struct Args {
 /// Asks and prints.
 pub fn run(args: &Args) -> Result<(), Failure> {
     runtime()?.block_on(async {
-        let remote = Remote::open(&args.source, &args.reach).await?;
-        if remote.key.as_bytes().is_empty() {
-            return Err(Failure::usage(format!("{}: name an object in the bucket", remote.shown)));
-        }
-        match remote.store.details(&remote.key).await {
-            Ok(details) => {
-                let json = to_full_json(&details);
-                super::print(if args.json { format!("{json}\n") } else { lines(&details) }.as_bytes())
-            }
-            Err(error) if error.kind == ErrorKind::NotFound && remote.is_directory().await? => {
-                let failure = remote.missing();
-                Err(Failure { message: format!("{}, but a directory: see windlass ls", failure.message), ..failure })
-            }
-            Err(error) => Err(remote.failed(error)),
-        }
+        let remotes = open_all(&args.sources, &args.reach).await?;
+        each(&remotes, async |remote| show(args, remote).await).await
     })
+}
+
+async fn show(args: &Args, remote: &Remote) -> Result<(), Failure> {
+    if remote.key.as_bytes().is_empty() {
+        return Err(Failure::usage(format!("{}: name an object in the bucket", remote.shown)));
+    }
+    match remote.store.details(&remote.key).await {
+        Ok(details) => {
+            let json = to_full_json(&details);
+            super::print(if args.json { format!("{json}\n") } else { lines(&details) }.as_bytes())
+        }
+        Err(error) if error.kind == ErrorKind::NotFound && remote.is_directory().await? => {
+            let failure = remote.missing();
+            Err(Failure { message: format!("{}, but a directory: see windlass ls", failure.message), ..failure })
+        }
+        Err(error) => Err(remote.failed(error)),
+    }
 }
 
 /// The checksum under the name that the store has for it.

@@ -8,14 +8,15 @@ use std::collections::hash_map::Entry as Place;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fuser::{BackingId, FileHandle, FopenFlags, ReplyCreate, ReplyOpen};
 use parking_lot::Mutex;
 
 use crate::spill::Whole;
 use crate::vfs::{Entry, HandleId, Inode, Opened};
 
-use super::convert::{attr, open_flags};
-use super::filesystem::GENERATION;
+use super::channel::Channel;
+use super::convert::{create_out, open_out};
+use super::reply::Reply;
+use super::wire::{CreateOut, OpenOut, open_flags};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -48,8 +49,18 @@ enum Way {
 /// A file that the kernel knows. The lock on it goes after the kernel's reference.
 #[derive(Debug)]
 struct Backing {
-    id: BackingId,
+    id: u32,
+    channel: Arc<Channel>,
     _whole: Whole,
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // When the mount is gone the kernel has let go of all of them.
+        if let Err(error) = self.channel.unregister(self.id) {
+            tracing::debug!(id = self.id, %error, "the kernel does not know this file any more");
+        }
+    }
 }
 
 impl State {
@@ -74,10 +85,11 @@ impl State {
     }
 }
 
-/// Flags of a handle of an inode that is read from a file. Who wants to go past all pages comes to us nevertheless. With others the kernel
+/// A handle of an inode that is read from a file. Who wants to go past all pages comes to us nevertheless. With other flags the kernel
 /// refuses the open (`FOPEN_PASSTHROUGH_MASK`).
-fn past_file(opened: &Opened) -> FopenFlags {
-    if opened.direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() }
+fn past_file(opened: &Opened, id: u32) -> OpenOut {
+    let direct = if opened.direct { open_flags::DIRECT_IO } else { 0 };
+    OpenOut { fh: opened.handle.0, flags: open_flags::PASSTHROUGH | direct, backing_id: id }
 }
 
 impl Backings {
@@ -88,29 +100,28 @@ impl Backings {
 
     /// Answers an open of `ino`. `whole` is the file that holds all of it, for one that [may begin](Self::may_begin). Who would write
     /// to an inode that is read from a file is not answered and has to get another inode: through a shared mapping it would write to that file.
-    pub fn reply(&self, ino: Inode, opened: &Opened, writes: bool, whole: Option<Whole>, reply: ReplyOpen) -> Option<ReplyOpen> {
-        let handle = FileHandle(opened.handle.0);
+    pub fn reply(&self, ino: Inode, opened: &Opened, writes: bool, whole: Option<Whole>, reply: Reply<OpenOut>) -> Option<Reply<OpenOut>> {
         // Held until the reply is sent: none that goes another way may come between.
         let mut state = self.state.lock();
         if writes && state.is_file(ino) {
             return Some(reply);
         }
-        let backing = whole.filter(|_| !state.inodes.contains_key(&ino)).and_then(|whole| self.register(whole, &reply));
+        let backing = whole.filter(|_| !state.inodes.contains_key(&ino)).and_then(|whole| self.register(whole, reply.channel()));
         match state.on_open(ino, opened, writes, backing) {
-            Some(backing) => reply.opened_passthrough(handle, past_file(opened), &backing.id),
-            None => reply.opened(handle, open_flags(opened, writes)),
+            Some(backing) => reply.ok(&past_file(opened, backing.id)),
+            None => reply.ok(&open_out(opened, writes)),
         }
         None
     }
 
     /// Answers a create, which may have found a file that is open already; else as [`reply`](Self::reply).
-    pub fn reply_created(&self, entry: &Entry, opened: &Opened, reply: ReplyCreate) -> Option<ReplyCreate> {
+    pub fn reply_created(&self, entry: &Entry, opened: &Opened, reply: Reply<CreateOut>) -> Option<Reply<CreateOut>> {
         let mut state = self.state.lock();
         if state.is_file(entry.attr.ino) {
             return Some(reply);
         }
         state.on_open(entry.attr.ino, opened, true, None);
-        reply.created(&entry.ttl, &attr(&entry.attr), GENERATION, FileHandle(opened.handle.0), open_flags(opened, true));
+        reply.ok(&create_out(entry, opened));
         None
     }
 
@@ -130,9 +141,9 @@ impl Backings {
         }
     }
 
-    fn register(&self, whole: Whole, reply: &ReplyOpen) -> Option<Backing> {
-        match reply.open_backing(whole.file()) {
-            Ok(id) => Some(Backing { id, _whole: whole }),
+    fn register(&self, whole: Whole, channel: &Arc<Channel>) -> Option<Backing> {
+        match channel.register(whole.file()) {
+            Ok(id) => Some(Backing { id, channel: Arc::clone(channel), _whole: whole }),
             Err(error) => {
                 self.refused.store(true, Ordering::Relaxed);
                 tracing::info!(%error, "the kernel does not read files of the disk by itself (it takes Linux 6.9, root, and a disk that is no overlay): reads go on through this process");

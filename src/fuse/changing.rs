@@ -1,42 +1,26 @@
-//! Requests that change the bucket, decoded. A write whose bytes fit into memory is answered by the FUSE thread; everything else
+//! Requests that change the bucket. A write whose bytes fit into memory is answered by the FUSE thread; everything else
 //! becomes a task of the runtime. On a read-only mount all of it is refused: the kernel refuses most itself, but whoever mounts for us
 //! (`/dev/fd/N`) may not have made it read-only.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use fuser::{Errno, ReplyData};
-use fuser::{
-    FileHandle, INodeNo, OpenAccMode, RenameFlags, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, ReplyXattr,
-    Request, TimeOrNow,
-};
+use zerocopy::IntoBytes;
 
-use crate::vfs::{Access, Caller, Edits, Entry, Error, HandleId, Inode, Result, SetAttributes};
+use crate::vfs::{Caller, Edits, Entry, Error, HandleId, Inode, Result, SetAttributes};
 use crate::writer::Allocate;
 
-use super::convert::{attr, errno, ino};
-use super::filesystem::{Bucket, GENERATION};
+use super::convert::{attr_out, entry_out, errno};
+use super::filesystem::{Asker, Bucket};
 use super::process::same_process;
+use super::reply::{Data, Empty, Reply};
+use super::request::Header;
+use super::wire::{AttrOut, EntryOut, GetxattrOut, WriteOut};
 
-/// Bits of a mode that are permissions.
-const PERMISSIONS: u32 = 0o7777;
-
-pub(super) fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid(), thread: request.pid() }
-}
-
-pub(super) fn access(flags: i32) -> Access {
-    let mode = fuser::OpenFlags(flags).acc_mode();
-    Access {
-        read: mode != OpenAccMode::O_WRONLY,
-        write: mode != OpenAccMode::O_RDONLY,
-        truncate: flags & libc::O_TRUNC != 0 && mode != OpenAccMode::O_RDONLY,
-        exclusive: flags & libc::O_EXCL != 0,
-        direct: flags & libc::O_DIRECT != 0,
-    }
+pub(super) fn caller(header: Header) -> Caller {
+    Caller { uid: header.uid, gid: header.gid, thread: header.thread }
 }
 
 impl Bucket {
@@ -45,85 +29,65 @@ impl Bucket {
         self.edits.clone().ok_or(Error::ReadOnly)
     }
 
+    /// Why an extended attribute cannot be set.
+    pub(super) fn no_attributes(&self, operation: &str) -> i32 {
+        errno(operation, if self.edits.is_some() { &Error::Unsupported } else { &Error::ReadOnly })
+    }
+
     /// Runs an operation as a task and answers with what it came to; on a read-only mount with the refusal, at once.
-    fn change<T, R, F>(&self, name: &'static str, reply: R, operation: impl FnOnce(Arc<Edits>) -> F, answer: fn(Result<T, Errno>, R))
+    fn change<T, A, F>(&self, name: &'static str, reply: Reply<A>, operation: impl FnOnce(Arc<Edits>) -> F, answer: fn(T, Reply<A>))
     where
         T: Send + 'static,
-        R: Send + 'static,
+        A: 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
         match self.edits() {
-            Err(error) => answer(Err(errno(name, &error)), reply),
+            Err(error) => reply.error(errno(name, &error)),
             Ok(edits) => {
                 let operation = operation(edits);
-                self.runtime.spawn(async move { answer(operation.await.map_err(|error| errno(name, &error)), reply) });
-            }
-        }
-    }
-
-    /// [`change`](Self::change) without a result.
-    pub(super) fn empty<F>(&self, name: &'static str, reply: ReplyEmpty, operation: impl FnOnce(Arc<Edits>) -> F)
-    where
-        F: Future<Output = Result<()>> + Send + 'static,
-    {
-        self.change(name, reply, operation, |result, reply| match result {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        });
-    }
-
-    /// [`change`](Self::change) that makes an entry.
-    pub(super) fn entry<F>(&self, name: &'static str, reply: ReplyEntry, operation: impl FnOnce(Arc<Edits>) -> F)
-    where
-        F: Future<Output = Result<Entry>> + Send + 'static,
-    {
-        self.change(name, reply, operation, |result, reply| match result {
-            Ok(made) => reply.entry(&made.ttl, &attr(&made.attr), GENERATION),
-            Err(errno) => reply.error(errno),
-        });
-    }
-
-    pub(super) fn open_for_writing(&self, caller: Caller, ino: Inode, access: Access, reply: ReplyOpen) {
-        let (door, edits) = (self.door(), self.edits());
-        match edits {
-            Err(error) => reply.error(errno("open", &error)),
-            Ok(edits) => {
-                self.runtime.spawn(async move { door.open(ino, edits.open(ino, access, caller).await, access, reply) });
-            }
-        }
-    }
-
-    pub(super) fn create_file(&self, caller: Caller, parent: Inode, name: OsString, mode: u32, access: Access, reply: ReplyCreate) {
-        let door = self.door();
-        match self.edits() {
-            Err(error) => reply.error(errno("create", &error)),
-            Ok(edits) => {
                 self.runtime.spawn(async move {
-                    match edits.create(parent, name.as_bytes(), permissions(mode), access, caller).await {
-                        Ok((entry, opened)) => door.create(&entry, &opened, reply),
-                        Err(error) => reply.error(errno("create", &error)),
+                    match operation.await {
+                        Ok(done) => answer(done, reply),
+                        Err(error) => reply.error(errno(name, &error)),
                     }
                 });
             }
         }
     }
 
-    pub(super) fn write_at(&self, thread: u32, handle: HandleId, offset: u64, data: &[u8], reply: ReplyWrite) {
+    /// [`change`](Self::change) without a result.
+    fn empty<F>(&self, name: &'static str, reply: Reply<Empty>, operation: impl FnOnce(Arc<Edits>) -> F)
+    where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        self.change(name, reply, operation, |(), reply| reply.done());
+    }
+
+    /// [`change`](Self::change) that makes an entry.
+    fn entry<F>(&self, name: &'static str, reply: Reply<EntryOut>, operation: impl FnOnce(Arc<Edits>) -> F)
+    where
+        F: Future<Output = Result<Entry>> + Send + 'static,
+    {
+        self.change(name, reply, operation, |made, reply| reply.ok(&entry_out(&made)));
+    }
+
+    pub(super) fn write(&self, asker: Asker<'_>, handle: HandleId, offset: u64, data: &[u8]) {
         let edits = match self.edits() {
             Ok(edits) => edits,
-            Err(error) => return reply.error(errno("write", &error)),
+            Err(error) => return asker.reply::<WriteOut>().error(errno("write", &error)),
         };
-        let len = u32::try_from(data.len()).expect("a WRITE is at most max_write");
-        let answer = move |result: Result<()>, reply: ReplyWrite| match result {
-            Ok(()) => reply.written(len),
+        let size = u32::try_from(data.len()).expect("a WRITE is at most max_write");
+        let answer = move |result: Result<()>, reply: Reply<WriteOut>| match result {
+            Ok(()) => reply.ok(&WriteOut { size, padding: 0 }),
             Err(error) => reply.error(errno("write", &error)),
         };
         // Uploads that this starts are tasks of the runtime.
         let _runtime = self.runtime.enter();
+        let thread = asker.header.thread;
         match edits.try_write(handle, offset, data, thread) {
-            Some(result) => answer(result, reply),
+            Some(result) => answer(result, asker.reply()),
             None => {
-                let data = data.to_vec();
+                let (data, reply) = (data.to_vec(), self.patient(asker));
                 self.runtime.spawn(async move { answer(edits.write(handle, offset, &data, thread).await, reply) });
             }
         }
@@ -134,66 +98,97 @@ impl Bucket {
         self.edits.as_ref().is_some_and(|edits| edits.reads_draft(handle, ino))
     }
 
-    pub(super) fn read_draft(&self, handle: HandleId, ino: Inode, offset: u64, len: u32, reply: ReplyData) {
-        let read = |edits: Arc<Edits>| async move { edits.read(handle, ino, offset, len as usize).await };
-        self.change("read", reply, read, |result, reply| match result {
-            Ok(data) => reply.data(&data),
-            Err(errno) => reply.error(errno),
-        });
+    pub(super) fn read_draft(&self, asker: Asker<'_>, handle: HandleId, offset: u64, size: u32) {
+        let ino = asker.ino();
+        let read = |edits: Arc<Edits>| async move { edits.read(handle, ino, offset, size as usize).await };
+        self.change("read", self.patient::<Data>(asker), read, |data, reply| reply.data(&data));
     }
 
-    pub(super) fn flush_handle(&self, thread: u32, handle: HandleId, reply: ReplyEmpty) {
+    pub(super) fn flush_handle(&self, asker: Asker<'_>, handle: HandleId) {
         // Handles that only read have nothing to write back.
         if self.edits.as_ref().is_none_or(|edits| !edits.knows(handle)) {
-            return reply.ok();
+            return asker.reply::<Empty>().done();
         }
-        self.empty("flush", reply, |edits| async move { edits.flush(handle, thread, &same_process).await });
+        let thread = asker.header.thread;
+        self.empty("flush", asker.reply(), |edits| async move { edits.flush(handle, thread, &same_process).await });
     }
 
-    pub(super) fn release_handle(&self, handle: HandleId, reply: ReplyEmpty) {
+    pub(super) fn fsync(&self, asker: Asker<'_>, handle: HandleId) {
+        if self.edits.as_ref().is_none_or(|edits| !edits.knows(handle)) {
+            return asker.reply::<Empty>().done();
+        }
+        self.empty("fsync", self.patient(asker), |edits| async move { edits.fsync(handle).await });
+    }
+
+    pub(super) fn release(&self, handle: HandleId, reply: Reply<Empty>) {
         // First: when nobody reads a version any more the next one may take its inode, and must not find the file of this one there.
         if let Some(backing) = self.backings.as_ref().and_then(|backings| backings.on_release(handle)) {
             self.runtime.spawn_blocking(move || drop(backing));
         }
         self.files.release(handle);
         match self.edits.clone().filter(|edits| edits.knows(handle)) {
-            None => reply.ok(),
+            None => reply.done(),
             Some(edits) => {
                 self.runtime.spawn(async move {
                     edits.release(handle).await;
-                    reply.ok();
+                    reply.done();
                 });
             }
         }
     }
 
-    pub(super) fn set_attributes(&self, ino: Inode, handle: Option<FileHandle>, set: SetAttributes, reply: ReplyAttr) {
-        let handle = handle.map(|handle| HandleId(handle.0));
-        let change = |edits: Arc<Edits>| async move { edits.set_attributes(ino, handle, set).await };
-        self.change("setattr", reply, change, |result, reply| match result {
-            Ok((found, ttl)) => reply.attr(&ttl, &attr(&found)),
-            Err(errno) => reply.error(errno),
-        });
-    }
-
-    pub(super) fn rename_entry(&self, from: (INodeNo, OsString), to: (INodeNo, OsString), flags: RenameFlags, reply: ReplyEmpty) {
-        // Exchange would need two names to change at once, whiteouts are for overlay file systems.
-        if !(flags - RenameFlags::RENAME_NOREPLACE).is_empty() {
-            return reply.error(errno("rename", &Error::Invalid));
+    pub(super) fn allocate(&self, asker: Asker<'_>, handle: HandleId, offset: u64, length: u64, mode: i32) {
+        match allocation(mode) {
+            Err(error) => asker.reply::<Empty>().error(errno("fallocate", &error)),
+            Ok(how) => self.empty("fallocate", asker.reply(), |edits| async move { edits.allocate(handle, offset, length, how).await }),
         }
-        let no_replace = flags.contains(RenameFlags::RENAME_NOREPLACE);
-        self.empty("rename", reply, |edits| async move {
-            edits.rename(ino(from.0), from.1.as_bytes(), ino(to.0), to.1.as_bytes(), no_replace).await
+    }
+
+    pub(super) fn set_attributes(&self, asker: Asker<'_>, handle: Option<HandleId>, set: SetAttributes) {
+        let ino = asker.ino();
+        let change = |edits: Arc<Edits>| async move { edits.set_attributes(ino, handle, set).await };
+        self.change("setattr", asker.reply::<AttrOut>(), change, |(found, ttl), reply| reply.ok(&attr_out(&found, ttl)));
+    }
+
+    pub(super) fn make_file(&self, asker: Asker<'_>, name: &OsStr, mode: u16) {
+        let (caller, parent, name) = (caller(asker.header), asker.ino(), name.to_owned());
+        self.entry("mknod", asker.reply(), |edits| async move { edits.make_file(parent, name.as_bytes(), mode, caller).await });
+    }
+
+    pub(super) fn make_directory(&self, asker: Asker<'_>, name: &OsStr, mode: u16) {
+        let (caller, parent, name) = (caller(asker.header), asker.ino(), name.to_owned());
+        self.entry("mkdir", asker.reply(), |edits| async move { edits.mkdir(parent, name.as_bytes(), mode, caller).await });
+    }
+
+    pub(super) fn unlink(&self, asker: Asker<'_>, name: &OsStr) {
+        let (parent, name) = (asker.ino(), name.to_owned());
+        self.empty("unlink", asker.reply(), |edits| async move { edits.unlink(parent, name.as_bytes()).await });
+    }
+
+    pub(super) fn rmdir(&self, asker: Asker<'_>, name: &OsStr) {
+        let (parent, name) = (asker.ino(), name.to_owned());
+        self.empty("rmdir", asker.reply(), |edits| async move { edits.rmdir(parent, name.as_bytes()).await });
+    }
+
+    pub(super) fn rename(&self, asker: Asker<'_>, name: &OsStr, to: (Inode, &OsStr), flags: u32) {
+        // Exchange would need two names to change at once, whiteouts are for overlay file systems.
+        if flags & !libc::RENAME_NOREPLACE != 0 {
+            return asker.reply::<Empty>().error(errno("rename", &Error::Invalid));
+        }
+        let no_replace = flags & libc::RENAME_NOREPLACE != 0;
+        let (from, name, to, new_name) = (asker.ino(), name.to_owned(), to.0, to.1.to_owned());
+        self.empty("rename", asker.reply(), |edits| async move {
+            edits.rename(from, name.as_bytes(), to, new_name.as_bytes(), no_replace).await
         });
     }
 
-    pub(super) fn make_link(&self, parent: Inode, name: OsString, target: &Path, reply: ReplyEntry) {
-        let target: PathBuf = target.to_owned();
-        self.entry("symlink", reply, |edits| async move { edits.symlink(parent, name.as_bytes(), &target).await });
+    pub(super) fn make_link(&self, asker: Asker<'_>, name: &OsStr, target: &OsStr) {
+        let (parent, name, target) = (asker.ino(), name.to_owned(), PathBuf::from(target));
+        self.entry("symlink", asker.reply(), |edits| async move { edits.symlink(parent, name.as_bytes(), &target).await });
     }
 
-    pub(super) fn read_link(&self, ino: Inode, reply: ReplyData) {
-        let names = Arc::clone(&self.names);
+    pub(super) fn read_link(&self, asker: Asker<'_>) {
+        let (names, ino, reply) = (Arc::clone(&self.names), asker.ino(), self.patient::<Data>(asker));
         self.runtime.spawn(async move {
             match names.read_link(ino).await {
                 Ok(target) => reply.data(&target),
@@ -202,33 +197,26 @@ impl Bucket {
         });
     }
 
-    pub(super) fn get_xattr(&self, ino: Inode, name: OsString, size: u32, reply: ReplyXattr) {
+    pub(super) fn get_xattr(&self, asker: Asker<'_>, name: &OsStr, size: u32) {
+        let ino = asker.ino();
         if !self.names.may_have_attribute(ino, name.as_bytes()) {
-            return reply.error(Errno::from_i32(libc::ENODATA));
+            return asker.reply::<Data>().error(libc::ENODATA);
         }
-        let names = Arc::clone(&self.names);
-        self.runtime.spawn(async move { attributes(names.extended_attribute(ino, name.as_bytes()).await, size, reply) });
+        let (names, name, reply) = (Arc::clone(&self.names), name.to_owned(), self.patient(asker));
+        self.runtime.spawn(async move { attribute(names.extended_attribute(ino, name.as_bytes()).await, size, reply) });
     }
 }
 
 /// A value as getxattr(2) wants it: first its length, then itself.
-fn attributes(value: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+fn attribute(value: Result<Vec<u8>>, size: u32, reply: Reply<Data>) {
     match value {
-        Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::from_i32(libc::ERANGE)),
+        Ok(value) if size == 0 => {
+            let len = GetxattrOut { size: u32::try_from(value.len()).unwrap_or(u32::MAX), padding: 0 };
+            reply.data(len.as_bytes());
+        }
+        Ok(value) if value.len() > size as usize => reply.error(libc::ERANGE),
         Ok(value) => reply.data(&value),
         Err(error) => reply.error(errno("getxattr", &error)),
-    }
-}
-
-pub(super) fn permissions(mode: u32) -> u16 {
-    u16::try_from(mode & PERMISSIONS).expect("twelve bits")
-}
-
-pub(super) fn time(time: TimeOrNow) -> SystemTime {
-    match time {
-        TimeOrNow::SpecificTime(time) => time,
-        TimeOrNow::Now => SystemTime::now(),
     }
 }
 

@@ -1,18 +1,18 @@
-//! Open directories, and the two replies that list them.
+//! Open directories, and the two answers that list them.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fuser::{Generation, ReplyDirectory, ReplyDirectoryPlus};
 use parking_lot::RwLock;
 use tokio::runtime::Handle;
+use zerocopy::IntoBytes;
 
-use crate::vfs::{DirHandle, DirPage, Error, HandleId, Inode, Names, Result};
+use crate::vfs::{DirHandle, DirItem, DirPage, Error, HandleId, Inode, Names, Result};
 
-use super::convert::{attr, errno, file_type, number};
+use super::convert::{entry_out, errno, file_type};
+use super::reply::{Data, Reply};
+use super::wire::Dirent;
 
 /// The open directories of a mount.
 #[derive(Debug)]
@@ -22,14 +22,20 @@ pub(super) struct Directories {
     next: AtomicU64,
 }
 
-/// A reply that lists a directory: with attributes or without.
-pub(super) trait Listing: Sized + Send + 'static {
+/// How a directory is listed.
+pub(super) trait Listing: 'static {
+    const NAME: &'static str;
     fn try_page(directory: &DirHandle, offset: u64) -> Option<Result<DirPage>>;
     fn page(directory: &DirHandle, offset: u64) -> impl Future<Output = Result<DirPage>> + Send;
-    /// Puts as much of the page into the reply as fits, and sends it.
-    fn send(self, page: &DirPage);
-    fn refuse(self, error: &Error);
+    /// As much of the page as fits into an answer.
+    fn fill(page: &DirPage, into: &mut Entries);
 }
+
+/// READDIR: names alone.
+pub(super) enum Plain {}
+
+/// READDIRPLUS: names with attributes.
+pub(super) enum Plus {}
 
 impl Directories {
     pub fn new(names: Arc<Names>) -> Arc<Self> {
@@ -49,26 +55,34 @@ impl Directories {
         self.open.write().remove(&handle);
     }
 
-    /// Answers a listing: at once when the entries are there, else from a task.
-    pub fn read<L: Listing>(&self, handle: HandleId, offset: u64, reply: L, runtime: &Handle) {
-        let Some(directory) = self.open.read().get(&handle).cloned() else { return reply.refuse(&Error::BadHandle) };
+    /// Answers a listing of at most `size` bytes: at once when the entries are there, else from a task.
+    pub fn read<L: Listing>(&self, handle: HandleId, offset: u64, size: u32, reply: Reply<Data>, runtime: &Handle) {
+        let Some(directory) = self.open.read().get(&handle).cloned() else { return reply.error(errno(L::NAME, &Error::BadHandle)) };
         match L::try_page(&directory, offset) {
-            Some(result) => finish(result, reply),
+            Some(result) => finish::<L>(result, size, reply),
             None => {
-                runtime.spawn(async move { finish(L::page(&directory, offset).await, reply) });
+                runtime.spawn(async move { finish::<L>(L::page(&directory, offset).await, size, reply) });
             }
         }
     }
 }
 
-fn finish<L: Listing>(result: Result<DirPage>, reply: L) {
+fn finish<L: Listing>(result: Result<DirPage>, size: u32, reply: Reply<Data>) {
+    // First: what goes into an answer counts as looked up.
+    let Some(reply) = reply.claim() else { return };
     match result {
-        Ok(page) => reply.send(&page),
-        Err(error) => reply.refuse(&error),
+        Ok(page) => {
+            let mut entries = Entries::new(size);
+            L::fill(&page, &mut entries);
+            reply.data(&entries.bytes);
+        }
+        Err(error) => reply.error(errno(L::NAME, &error)),
     }
 }
 
-impl Listing for ReplyDirectory {
+impl Listing for Plain {
+    const NAME: &'static str = "readdir";
+
     fn try_page(directory: &DirHandle, offset: u64) -> Option<Result<DirPage>> {
         directory.try_read(offset)
     }
@@ -77,17 +91,14 @@ impl Listing for ReplyDirectory {
         directory.read(offset).await
     }
 
-    fn send(mut self, page: &DirPage) {
-        page.fill(|item| self.add(number(item.ino), item.next_offset, file_type(item.kind), OsStr::from_bytes(item.name)));
-        self.ok();
-    }
-
-    fn refuse(self, error: &Error) {
-        self.error(errno("readdir", error));
+    fn fill(page: &DirPage, into: &mut Entries) {
+        page.fill(|item| into.add(&[], &item));
     }
 }
 
-impl Listing for ReplyDirectoryPlus {
+impl Listing for Plus {
+    const NAME: &'static str = "readdirplus";
+
     fn try_page(directory: &DirHandle, offset: u64) -> Option<Result<DirPage>> {
         directory.try_read_plus(offset)
     }
@@ -96,14 +107,54 @@ impl Listing for ReplyDirectoryPlus {
         directory.read_plus(offset).await
     }
 
-    fn send(mut self, page: &DirPage) {
-        page.fill_plus(|item, entry| {
-            self.add(number(item.ino), item.next_offset, OsStr::from_bytes(item.name), &entry.ttl, &attr(&entry.attr), Generation(0))
-        });
-        self.ok();
+    fn fill(page: &DirPage, into: &mut Entries) {
+        page.fill_plus(|item, entry| into.add(entry_out(entry).as_bytes(), &item));
+    }
+}
+
+/// Entries as they go to the kernel, each on a multiple of eight bytes.
+#[derive(Debug)]
+pub(super) struct Entries {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl Entries {
+    /// At most `most` bytes of them.
+    fn new(most: u32) -> Self {
+        Self { bytes: Vec::with_capacity(most as usize), most: most as usize }
     }
 
-    fn refuse(self, error: &Error) {
-        self.error(errno("readdirplus", error));
+    /// Adds one, with what comes before its name. True: it did not fit.
+    fn add(&mut self, before: &[u8], item: &DirItem<'_>) -> bool {
+        let Ok(name_len) = u32::try_from(item.name.len()) else { return true };
+        let entry = Dirent { ino: item.ino.0, next_offset: item.next_offset, name_len, kind: file_type(item.kind) >> 12 };
+        let end = self.bytes.len() + before.len() + size_of::<Dirent>() + item.name.len();
+        if end.next_multiple_of(8) > self.most {
+            return true;
+        }
+        for part in [before, entry.as_bytes(), item.name] {
+            self.bytes.extend_from_slice(part);
+        }
+        self.bytes.resize(end.next_multiple_of(8), 0);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::Kind;
+
+    #[test]
+    fn entries_are_padded_and_end_where_the_answer_does() {
+        let mut entries = Entries::new(24 + 8 + 24 + 16);
+        let item = |name: &'static str, next_offset| DirItem { ino: Inode(7), next_offset, kind: Kind::Directory, name: name.as_bytes() };
+        assert!(!entries.add(&[], &item("12345678", 1)) && !entries.add(&[], &item("123456789", 2)));
+        assert!(entries.add(&[], &item("", 3)));
+        assert_eq!(entries.bytes.len(), 24 + 8 + 24 + 16);
+        let expected = Dirent { ino: 7, next_offset: 2, name_len: 9, kind: 4 };
+        assert_eq!(entries.bytes[32..56], *expected.as_bytes());
+        assert_eq!(entries.bytes[56..], *b"123456789\0\0\0\0\0\0\0");
     }
 }

@@ -1,45 +1,48 @@
-//! Decodes the kernel's requests, answers at once what is in memory, parks reads whose bytes are under way (who brings
-//! them answers) and leaves the rest to a task of the runtime: a FUSE thread never waits for the network. What changes the bucket is
-//! in `changing`.
+//! What the kernel asks for, operation by operation: answers at once what is in memory, parks reads whose bytes are under way (who brings
+//! them answers) and leaves the rest to a task of the runtime: a FUSE thread never waits for the network. Opens end in `door`; what changes
+//! the bucket is in `changing`.
 
 use std::ffi::OsStr;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use fuser::{AccessFlags, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags};
-use fuser::{KernelConfig, LockOwner, OpenFlags, RenameFlags, Request, TimeOrNow, WriteFlags};
-use fuser::{
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr,
-};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 
 use crate::reader::ReadData;
-use crate::spill::Whole;
-use crate::vfs::{
-    Access, Edits, Entry, Error, Files, HandleId, Inode, Names, NewAttributes, OpenFile, Opened, Read, Result, SetAttributes,
-};
+use crate::vfs::{Edits, Entry, Error, Files, HandleId, Inode, Names, OpenFile, Read, Result};
 
+use super::MAX_WRITE;
 use super::backing::Backings;
-use super::changing::{access, allocation, caller, permissions, time};
-use super::convert::{absent, attr, errno, ino, open_flags};
-use super::directories::Directories;
+use super::channel::Channel;
+use super::convert::{absent_out, attr_out, entry_out, errno, permissions, set_attributes};
+use super::directories::{Directories, Plain, Plus};
+use super::door::access;
+use super::reply::{Data, Empty, Interruptible, Reply};
+use super::request::{Header, Operation};
+use super::wire::{AttrOut, EntryOut, OpenOut, StatfsOut, open_flags};
 
-/// Requests the kernel may keep waiting in the background. With its default of 16, parallel small reads with a large
-/// read-ahead drop to a sixth of their rate.
-const MAX_BACKGROUND: u16 = 256;
+/// Who may use the mount, beside what the kernel checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    All,
+    /// This user, and root.
+    UserAndRoot(u32),
+    /// This user alone.
+    User(u32),
+}
 
-/// The largest WRITE the kernel sends; it also sizes its READs, up to fs.fuse.max_pages_limit.
-const MAX_WRITE: u32 = 1 << 20;
+impl Admitted {
+    fn admits(self, uid: u32) -> bool {
+        match self {
+            Self::All => true,
+            Self::UserAndRoot(user) => uid == user || uid == 0,
+            Self::User(user) => uid == user,
+        }
+    }
+}
 
-/// Inode numbers are never used again for another key, so one generation is enough.
-pub(super) const GENERATION: Generation = Generation(0);
-
-/// The mounted bucket, as fuser wants it.
+/// The mounted bucket.
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub names: Arc<Names>,
@@ -50,128 +53,143 @@ pub(super) struct Bucket {
     /// None: nothing is kept on a disk that the kernel could read from.
     pub backings: Option<Arc<Backings>>,
     pub runtime: Handle,
-    /// Becomes true when the session ends.
-    pub ended: watch::Sender<bool>,
+    pub admitted: Admitted,
+    /// Requests that wait for the store, and whose askers may die meanwhile.
+    pub waits: Arc<Interruptible>,
 }
 
-impl Filesystem for Bucket {
-    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = [
-            // Several lookups and listings in one directory at a time.
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            // Direct reads longer than one READ are sent side by side.
-            InitFlags::FUSE_ASYNC_DIO,
-            // Attributes with the names: the listing told them anyway.
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            // We say when pages are stale; the kernel need not guess from mtime, which stores round to seconds.
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-            // O_TRUNC comes with the open: one request, and no moment in which the file is empty and somebody else's.
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
-            // Setuid bits are taken away here; without it the kernel asks for an extended attribute before every write.
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-        ];
-        // With this the kernel asks for attributes in the first reply only until it sees a lookup, and whoever reads all names
-        // before the first stat (ls -l, filepath.Walk) pays a lookup a file. Right only where attributes cost a request each.
-        let adaptive = (!self.names.listings_tell_attributes()).then_some(InitFlags::FUSE_READDIRPLUS_AUTO);
-        for flag in wanted.into_iter().chain(adaptive) {
-            if config.add_capabilities(flag).is_err() {
-                tracing::debug!(?flag, "the kernel does not know this");
+/// Where an answer goes, and who gets it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asker<'a> {
+    pub header: Header,
+    pub channel: &'a Arc<Channel>,
+}
+
+impl Asker<'_> {
+    /// The one reply that this request gets.
+    pub fn reply<A>(self) -> Reply<A> {
+        Reply::new(self.header.unique, self.channel)
+    }
+
+    pub fn ino(self) -> Inode {
+        self.header.ino
+    }
+}
+
+impl Bucket {
+    /// Answers a request, now or from a task.
+    pub fn on_request(&self, asker: Asker<'_>, operation: Operation<'_>) {
+        if !operation.is_for_anybody() && !self.admitted.admits(asker.header.uid) {
+            return asker.reply::<Empty>().error(libc::EACCES);
+        }
+        match operation {
+            Operation::Lookup { name } => self.lookup(asker, name),
+            Operation::Forget { lookups } => self.forget(asker.ino(), lookups),
+            Operation::ForgetMany(forgets) => forgets.into_iter().for_each(|(ino, lookups)| self.forget(ino, lookups)),
+            Operation::Getattr => self.getattr(asker),
+            Operation::Readlink => self.read_link(asker),
+            Operation::Open { flags } => self.open(asker, access(flags)),
+            Operation::Read { handle, offset, size } => self.read(asker, handle, offset, size),
+            Operation::Release { handle } => self.release(handle, asker.reply()),
+            Operation::Flush { handle } => self.flush(asker, handle),
+            Operation::Statfs => statfs(asker.reply()),
+            Operation::Getxattr { name, size } => self.get_xattr(asker, name, size),
+            // What there is are facts of the store, each worth a request: not listed, so that cp -a does not copy them. ENOSYS: the kernel
+            // answers EOPNOTSUPP from now on without asking.
+            Operation::Listxattr => asker.reply::<Data>().error(libc::ENOSYS),
+            // The kernel checks permissions itself (default_permissions).
+            Operation::Access => asker.reply::<Empty>().error(libc::ENOSYS),
+            Operation::Opendir => self.opendir(asker),
+            Operation::Readdir { handle, offset, size } => {
+                self.directories.read::<Plain>(handle, offset, size, self.patient(asker), &self.runtime)
             }
+            Operation::Readdirplus { handle, offset, size } => {
+                self.directories.read::<Plus>(handle, offset, size, self.patient(asker), &self.runtime);
+            }
+            Operation::Releasedir { handle } => {
+                self.directories.release(handle);
+                asker.reply::<Empty>().done();
+            }
+            // Names are in the store when the operation that made them returns.
+            Operation::Fsyncdir => asker.reply::<Empty>().done(),
+            // It has no answer; see `interrupt`.
+            Operation::Interrupt => {}
+            Operation::Destroy => asker.reply::<Empty>().done(),
+            Operation::Unknown { opcode } => {
+                tracing::debug!(opcode, "the kernel asks for something that there is not");
+                asker.reply::<Empty>().error(libc::ENOSYS);
+            }
+            Operation::Malformed { opcode } => {
+                tracing::error!(opcode, "a request of the kernel is shorter than it says");
+                asker.reply::<Empty>().error(libc::EIO);
+            }
+            change => self.on_change(asker, change),
         }
-        if self.backings.is_some() && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
-            // Files on plain file systems; with more the mount itself could not lie under an overlay.
-            config.set_max_stack_depth(1).map_err(|most| io::Error::other(format!("max_stack_depth above {most}")))?;
-        }
-        config.set_max_background(MAX_BACKGROUND).map_err(|least| io::Error::other(format!("max_background below {least}")))?;
-        config.set_max_write(MAX_WRITE).map_err(|most| io::Error::other(format!("max_write above {most}")))?;
-        Ok(())
     }
 
-    fn destroy(&mut self) {
-        self.ended.send_replace(true);
+    /// A reply to something that may take long: it is answered when who asked is killed.
+    pub fn patient<A>(&self, asker: Asker<'_>) -> Reply<A> {
+        asker.reply().interruptible(&self.waits, asker.header.thread)
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let parent = ino(parent);
+    fn lookup(&self, asker: Asker<'_>, name: &OsStr) {
+        let parent = asker.ino();
         match self.names.try_lookup(parent, name.as_bytes()) {
-            Some(result) => entry(&self.names, parent, name, result, reply),
+            Some(result) => entry(&self.names, parent, name, result, asker.reply()),
             None => {
-                let (names, name) = (Arc::clone(&self.names), name.to_owned());
+                let (names, name, reply) = (Arc::clone(&self.names), name.to_owned(), self.patient::<EntryOut>(asker));
                 self.runtime.spawn(async move {
                     let result = names.lookup(parent, name.as_bytes()).await;
-                    entry(&names, parent, &name, result, reply);
+                    match reply.claim() {
+                        Some(reply) => entry(&names, parent, &name, result, reply),
+                        // The kernel counts no lookup that it was not told of.
+                        None => drop(result.map(|found| names.forget(found.attr.ino, 1))),
+                    }
                 });
             }
         }
     }
 
-    fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
-        if self.names.forget(ino(number), lookups) {
-            self.files.forget(ino(number));
+    fn forget(&self, ino: Inode, lookups: u64) {
+        if self.names.forget(ino, lookups) {
+            self.files.forget(ino);
         }
     }
 
-    fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        let answer = |result: Result<_>, reply: ReplyAttr| match result {
-            Ok((found, ttl)) => reply.attr(&ttl, &attr(&found)),
+    fn getattr(&self, asker: Asker<'_>) {
+        let ino = asker.ino();
+        let answer = |result: Result<_>, reply: Reply<AttrOut>| match result {
+            Ok((found, ttl)) => reply.ok(&attr_out(&found, ttl)),
             Err(error) => reply.error(errno("getattr", &error)),
         };
-        let removed = || self.edits.as_ref()?.attributes_of_removed(ino(number));
-        if let Some(old) = self.files.attributes_of_old(ino(number)).or_else(removed) {
-            return reply.attr(&Duration::ZERO, &attr(&old));
+        let removed = || self.edits.as_ref()?.attributes_of_removed(ino);
+        if let Some(old) = self.files.attributes_of_old(ino).or_else(removed) {
+            return answer(Ok((old, Duration::ZERO)), asker.reply());
         }
-        match self.names.try_getattr(ino(number)) {
-            Some(result) => answer(result, reply),
+        match self.names.try_getattr(ino) {
+            Some(result) => answer(result, asker.reply()),
             None => {
-                let names = Arc::clone(&self.names);
-                self.runtime.spawn(async move { answer(names.getattr(ino(number)).await, reply) });
+                let (names, reply) = (Arc::clone(&self.names), self.patient(asker));
+                self.runtime.spawn(async move { answer(names.getattr(ino).await, reply) });
             }
         }
     }
 
-    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let access = access(flags.0);
-        if access.write || self.names.is_being_written(ino(number)) {
-            return self.open_for_writing(caller(request), ino(number), access, reply);
+    fn read(&self, asker: Asker<'_>, handle: HandleId, offset: u64, size: u32) {
+        if self.reads_draft(handle, asker.ino()) {
+            return self.read_draft(asker, handle, offset, size);
         }
-        let door = self.door();
-        match self.files.try_open(ino(number), access.direct) {
-            Some(result) => door.open(ino(number), result, access, reply),
-            None => {
-                self.runtime.spawn(async move {
-                    let result = door.files.open(ino(number), access.direct).await;
-                    door.open(ino(number), result, access, reply);
-                });
-            }
-        }
-    }
-
-    fn read(
-        &self,
-        request: &Request,
-        number: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        size: u32,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyData,
-    ) {
-        if self.reads_draft(HandleId(handle.0), ino(number)) {
-            return self.read_draft(HandleId(handle.0), ino(number), offset, size, reply);
-        }
-        let file = match self.files.get(HandleId(handle.0)) {
+        let file = match self.files.get(handle) {
             Ok(file) => file,
-            Err(error) => return reply.error(errno("read", &error)),
+            Err(error) => return asker.reply::<Data>().error(errno("read", &error)),
         };
         // Fetches that this starts are tasks of the runtime.
         let _runtime = self.runtime.enter();
-        let read = file.begin(request.pid(), offset, size as usize);
+        let read = file.begin(asker.header.thread, offset, size as usize);
         match file.ready(&read) {
-            Some(data) => answer(&data, reply),
+            Some(data) => answer(&data, asker.reply()),
             None => {
-                let (files, runtime) = (Arc::clone(&self.files), self.runtime.clone());
+                let (files, runtime, reply) = (Arc::clone(&self.files), self.runtime.clone(), self.patient(asker));
                 OpenFile::park(read, move |read| match file.ready(&read) {
                     Some(data) => answer(&data, reply),
                     // It failed, or has to ask again: that may take requests of its own.
@@ -181,306 +199,89 @@ impl Filesystem for Bucket {
         }
     }
 
-    fn flush(&self, request: &Request, _number: INodeNo, handle: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, asker: Asker<'_>, handle: HandleId) {
         if self.edits.is_none() {
             // Nothing to write back; ENOSYS spares the request at every further close.
-            return reply.error(Errno::ENOSYS);
+            return asker.reply::<Empty>().error(libc::ENOSYS);
         }
-        self.flush_handle(request.pid(), HandleId(handle.0), reply);
+        self.flush_handle(asker, handle);
     }
 
-    fn release(
-        &self,
-        _request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        _flush: bool,
-        reply: ReplyEmpty,
-    ) {
-        self.release_handle(HandleId(handle.0), reply);
-    }
-
-    fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.directories.open(ino(number)) {
+    fn opendir(&self, asker: Asker<'_>) {
+        let reply = asker.reply::<OpenOut>();
+        match self.directories.open(asker.ino()) {
             Ok((handle, keep)) => {
                 // The kernel keeps the entries of a listing as long as we believe it.
-                let keep = if keep { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-                reply.opened(FileHandle(handle.0), FopenFlags::FOPEN_CACHE_DIR | keep);
+                let flags = open_flags::CACHE_DIR | if keep { open_flags::KEEP_CACHE } else { 0 };
+                reply.ok(&OpenOut { fh: handle.0, flags, backing_id: 0 });
             }
             Err(error) => reply.error(errno("opendir", &error)),
         }
     }
 
-    fn readdir(&self, _request: &Request, _number: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
-        self.directories.read(HandleId(handle.0), offset, reply, &self.runtime);
-    }
-
-    fn readdirplus(&self, _request: &Request, _number: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
-        self.directories.read(HandleId(handle.0), offset, reply, &self.runtime);
-    }
-
-    fn releasedir(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.directories.release(HandleId(handle.0));
-        reply.ok();
-    }
-
-    fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
-        // A bucket has no size. 1 EiB of 1 MiB blocks, all free, is what lets installers and df go on.
-        const BLOCKS: u64 = 1 << 40;
-        const INODES: u64 = 1 << 40;
-        reply.statfs(BLOCKS, BLOCKS, BLOCKS, INODES, INODES, MAX_WRITE, 255, MAX_WRITE);
-    }
-
-    fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        self.get_xattr(ino(number), name.to_owned(), size, reply);
-    }
-
-    fn listxattr(&self, _request: &Request, _number: INodeNo, _size: u32, reply: ReplyXattr) {
-        // What there is are facts of the store, each worth a request: not listed, so that cp -a does not copy them. ENOSYS: the kernel
-        // answers EOPNOTSUPP from now on without asking.
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn access(&self, _request: &Request, _number: INodeNo, _mask: AccessFlags, reply: ReplyEmpty) {
-        // The kernel checks permissions itself (default_permissions).
-        reply.error(Errno::ENOSYS);
-    }
-
-    fn setattr(
-        &self,
-        _request: &Request,
-        number: INodeNo,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-        size: Option<u64>,
-        atime: Option<TimeOrNow>,
-        mtime: Option<TimeOrNow>,
-        _ctime: Option<SystemTime>,
-        handle: Option<FileHandle>,
-        _crtime: Option<SystemTime>,
-        _chgtime: Option<SystemTime>,
-        _bkuptime: Option<SystemTime>,
-        _flags: Option<BsdFileFlags>,
-        reply: ReplyAttr,
-    ) {
-        let own = NewAttributes { mode: mode.map(permissions), uid, gid, modified: mtime.map(time), accessed: atime.map(time) };
-        self.set_attributes(ino(number), handle, SetAttributes { size, own }, reply);
-    }
-
-    fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
-        self.read_link(ino(number), reply);
-    }
-
-    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
-        if mode & libc::S_IFMT != libc::S_IFREG {
-            return reply.error(errno("mknod", &Error::NoSpecialFiles));
-        }
-        let (caller, parent, name) = (caller(request), ino(parent), name.to_owned());
-        self.entry("mknod", reply, |edits| async move { edits.make_file(parent, name.as_bytes(), permissions(mode), caller).await });
-    }
-
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let (caller, parent, name) = (caller(request), ino(parent), name.to_owned());
-        self.entry("mkdir", reply, |edits| async move { edits.mkdir(parent, name.as_bytes(), permissions(mode), caller).await });
-    }
-
-    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (parent, name) = (ino(parent), name.to_owned());
-        self.empty("unlink", reply, |edits| async move { edits.unlink(parent, name.as_bytes()).await });
-    }
-
-    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let (parent, name) = (ino(parent), name.to_owned());
-        self.empty("rmdir", reply, |edits| async move { edits.rmdir(parent, name.as_bytes()).await });
-    }
-
-    fn symlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        self.make_link(ino(parent), name.to_owned(), target, reply);
-    }
-
-    fn rename(
-        &self,
-        _request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    ) {
-        self.rename_entry((parent, name.to_owned()), (new_parent, new_name.to_owned()), flags, reply);
-    }
-
-    fn link(&self, _request: &Request, _number: INodeNo, _new_parent: INodeNo, _new_name: &OsStr, reply: ReplyEntry) {
-        reply.error(errno("link", &Error::NoHardLinks));
-    }
-
-    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
-        self.create_file(caller(request), ino(parent), name.to_owned(), mode, access(flags), reply);
-    }
-
-    fn write(
-        &self,
-        request: &Request,
-        _number: INodeNo,
-        handle: FileHandle,
-        offset: u64,
-        data: &[u8],
-        _write_flags: WriteFlags,
-        _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
-        reply: ReplyWrite,
-    ) {
-        self.write_at(request.pid(), HandleId(handle.0), offset, data, reply);
-    }
-
-    fn fsync(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        if self.edits.as_ref().is_none_or(|edits| !edits.knows(HandleId(handle.0))) {
-            return reply.ok();
-        }
-        self.empty("fsync", reply, |edits| async move { edits.fsync(HandleId(handle.0)).await });
-    }
-
-    fn fsyncdir(&self, _request: &Request, _number: INodeNo, _handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        // Names are in the store when the operation that made them returns.
-        reply.ok();
-    }
-
-    fn fallocate(&self, _request: &Request, _number: INodeNo, handle: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
-        match allocation(mode) {
-            Err(error) => reply.error(errno("fallocate", &error)),
-            Ok(how) => {
-                self.empty("fallocate", reply, |edits| async move { edits.allocate(HandleId(handle.0), offset, length, how).await });
+    fn on_change(&self, asker: Asker<'_>, operation: Operation<'_>) {
+        match operation {
+            Operation::Setattr(set) => {
+                let (handle, set) = set_attributes(&set);
+                self.set_attributes(asker, handle, set);
             }
-        }
-    }
-
-    fn setxattr(&self, _request: &Request, _number: INodeNo, _name: &OsStr, _value: &[u8], _flags: i32, _position: u32, reply: ReplyEmpty) {
-        reply.error(self.no_attributes("setxattr"));
-    }
-
-    fn removexattr(&self, _request: &Request, _number: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(self.no_attributes("removexattr"));
-    }
-}
-
-/// What an open is answered with: perhaps a file of the disk.
-#[derive(Clone)]
-pub(super) struct Door {
-    names: Arc<Names>,
-    files: Arc<Files>,
-    edits: Option<Arc<Edits>>,
-    backings: Option<Arc<Backings>>,
-    runtime: Handle,
-}
-
-impl Door {
-    pub fn open(&self, ino: Inode, result: Result<Opened>, access: Access, reply: ReplyOpen) {
-        match (result, &self.backings) {
-            (Err(error), _) => reply.error(errno("open", &error)),
-            (Ok(opened), None) => reply.opened(FileHandle(opened.handle.0), open_flags(&opened, access.write)),
-            (Ok(opened), Some(backings)) => {
-                // O_DIRECT on a file of the disk would want aligned memory, and bytes from the disk each time: these come from us.
-                let opened = Opened { direct: opened.direct || access.direct, ..opened };
-                if !access.write && backings.may_begin(ino, &opened) && self.files.may_be_whole(opened.handle) {
-                    // It is looked at on the disk.
-                    let door = self.clone();
-                    self.runtime.spawn_blocking(move || {
-                        let whole = door.files.whole(opened.handle);
-                        door.reply(ino, &opened, false, whole, reply);
-                    });
-                } else {
-                    self.reply(ino, &opened, access.write, None, reply);
-                }
-            }
-        }
-    }
-
-    fn reply(&self, ino: Inode, opened: &Opened, writes: bool, whole: Option<Whole>, reply: ReplyOpen) {
-        let Some(backings) = &self.backings else { return };
-        if let Some(reply) = backings.reply(ino, opened, writes, whole, reply) {
-            self.give_up(ino, opened.handle, move || reply.error(Errno::ESTALE));
-        }
-    }
-
-    /// The kernel looks the name up again and gets another inode.
-    fn give_up(&self, ino: Inode, handle: HandleId, tell: impl FnOnce() + Send + 'static) {
-        self.files.retire(ino);
-        let (files, edits) = (Arc::clone(&self.files), self.edits.clone());
-        self.runtime.spawn(async move {
-            files.release(handle);
-            if let Some(edits) = edits {
-                edits.release(handle).await;
-            }
-            tell();
-        });
-    }
-
-    pub fn create(&self, entry: &Entry, opened: &Opened, reply: ReplyCreate) {
-        match &self.backings {
-            Some(backings) => {
-                if let Some(reply) = backings.reply_created(entry, opened, reply) {
-                    let (names, ino) = (Arc::clone(&self.names), entry.attr.ino);
-                    self.give_up(ino, opened.handle, move || {
-                        names.forget(ino, 1);
-                        reply.error(Errno::ESTALE);
-                    });
-                }
-            }
-            None => {
-                let handle = FileHandle(opened.handle.0);
-                reply.created(&entry.ttl, &attr(&entry.attr), GENERATION, handle, open_flags(opened, true));
-            }
+            Operation::Symlink { name, target } => self.make_link(asker, name, target),
+            Operation::Mknod { name, mode } if mode & libc::S_IFMT == libc::S_IFREG => self.make_file(asker, name, permissions(mode)),
+            Operation::Mknod { .. } => asker.reply::<EntryOut>().error(errno("mknod", &Error::NoSpecialFiles)),
+            Operation::Mkdir { name, mode } => self.make_directory(asker, name, permissions(mode)),
+            Operation::Unlink { name } => self.unlink(asker, name),
+            Operation::Rmdir { name } => self.rmdir(asker, name),
+            Operation::Rename { name, new_parent, new_name, flags } => self.rename(asker, name, (new_parent, new_name), flags),
+            Operation::Link => asker.reply::<EntryOut>().error(errno("link", &Error::NoHardLinks)),
+            Operation::Create { name, mode, flags } => self.create(asker, name, permissions(mode), access(flags)),
+            Operation::Write { handle, offset, data } => self.write(asker, handle, offset, data),
+            Operation::Fsync { handle } => self.fsync(asker, handle),
+            Operation::Fallocate { handle, offset, length, mode } => self.allocate(asker, handle, offset, length, mode),
+            Operation::Setxattr => asker.reply::<Empty>().error(self.no_attributes("setxattr")),
+            Operation::Removexattr => asker.reply::<Empty>().error(self.no_attributes("removexattr")),
+            other => unreachable!("{other:?} changes nothing"),
         }
     }
 }
 
-impl Bucket {
-    pub(super) fn door(&self) -> Door {
-        Door {
-            names: Arc::clone(&self.names),
-            files: Arc::clone(&self.files),
-            edits: self.edits.clone(),
-            backings: self.backings.clone(),
-            runtime: self.runtime.clone(),
-        }
-    }
-
-    /// Why an extended attribute cannot be set.
-    fn no_attributes(&self, operation: &str) -> Errno {
-        errno(operation, if self.edits.is_some() { &Error::Unsupported } else { &Error::ReadOnly })
-    }
+fn statfs(reply: Reply<StatfsOut>) {
+    // A bucket has no size. 1 EiB of 1 MiB blocks, all free, is what lets installers and df go on.
+    const BLOCKS: u64 = 1 << 40;
+    const INODES: u64 = 1 << 40;
+    reply.ok(&StatfsOut {
+        blocks: BLOCKS,
+        free_blocks: BLOCKS,
+        available_blocks: BLOCKS,
+        files: INODES,
+        free_files: INODES,
+        block_size: MAX_WRITE,
+        name_len: 255,
+        fragment_size: MAX_WRITE,
+        ..StatfsOut::default()
+    });
 }
 
 /// Replies to a lookup. Absence is told in a way that the kernel may remember for as long as we do.
-fn entry(names: &Names, parent: Inode, name: &OsStr, result: Result<Entry>, reply: ReplyEntry) {
+fn entry(names: &Names, parent: Inode, name: &OsStr, result: Result<Entry>, reply: Reply<EntryOut>) {
     match result {
-        Ok(found) => reply.entry(&found.ttl, &attr(&found.attr), GENERATION),
+        Ok(found) => reply.ok(&entry_out(&found)),
         Err(Error::NotFound) => {
             let ttl = names.absent_for(parent, name.as_bytes());
-            if ttl.is_zero() { reply.error(Errno::ENOENT) } else { reply.entry(&ttl, &absent(), GENERATION) }
+            if ttl.is_zero() { reply.error(libc::ENOENT) } else { reply.ok(&absent_out(ttl)) }
         }
         Err(error) => reply.error(errno("lookup", &error)),
     }
 }
 
 /// Answers a read that could not go the short way.
-async fn finish(files: Arc<Files>, file: Arc<OpenFile>, read: Read, reply: ReplyData) {
+async fn finish(files: Arc<Files>, file: Arc<OpenFile>, read: Read, reply: Reply<Data>) {
     match files.finish(&file, read).await {
         Ok(data) => answer(&data, reply),
         Err(error) => reply.error(errno("read", &error)),
     }
 }
 
-/// One slice is one writev out of the chunk; a read that crosses chunks is put together first.
-fn answer(data: &ReadData, reply: ReplyData) {
-    let mut slices = data.slices();
-    match (slices.next(), slices.next()) {
-        (None, _) => reply.data(&[]),
-        (Some(all), None) => reply.data(all),
-        (Some(_), Some(_)) => reply.data(&data.slices().collect::<Vec<_>>().concat()),
-    }
+/// One writev out of the chunks.
+fn answer(data: &ReadData, reply: Reply<Data>) {
+    reply.slices(data.slices());
 }

@@ -1,15 +1,25 @@
-//! The edge of the kernel: the only module that names fuser. It decodes requests and sends replies; what they mean
-//! is decided in `vfs`.
+//! The edge of the kernel. fuser mounts and agrees with it on how they speak; from then on the threads here read its requests (`session`),
+//! take them apart (`request`, `wire`), and answer (`reply`). What they mean is decided in `vfs`.
+//!
+//! fuser's own loop is not used: a reply there cannot be given when who waits for it is killed, a read across chunks is put together before
+//! it is answered, and every descriptor begins with a new agreement, which a daemon that goes on for another must not.
 
 mod backing;
 mod changing;
+mod channel;
 mod convert;
 mod directories;
+mod door;
 mod filesystem;
+mod init;
+mod interrupt;
 mod kernel;
 mod options;
 mod process;
+mod reply;
+mod request;
 mod session;
+mod wire;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +27,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 
 use crate::vfs::{Edits, Files, Names};
 
@@ -26,7 +35,11 @@ pub use options::Options;
 pub use session::Session;
 
 use directories::Directories;
-use filesystem::Bucket;
+use filesystem::{Admitted, Bucket};
+use init::Wishes;
+
+/// The largest WRITE the kernel sends; it also sizes its READs, up to fs.fuse.max_pages_limit.
+const MAX_WRITE: u32 = 1 << 20;
 
 /// What a session serves.
 #[derive(Clone, Debug)]
@@ -43,7 +56,8 @@ pub struct Tree {
 /// # Errors
 /// What mount(2) or fusermount3 said.
 pub fn mount(tree: Tree, runtime: Handle, mountpoint: &Path, name: &str, options: &Options) -> io::Result<Session> {
-    Session::mount(bucket(tree, runtime), mountpoint, name, options)
+    let (wishes, read_only) = (tree.wishes(), tree.edits.is_none());
+    Session::mount(|admitted| tree.serve(admitted, runtime), wishes, mountpoint, name, options, read_only)
 }
 
 /// Serves the same tree over a /dev/fuse descriptor that is mounted already. Needs no privilege.
@@ -51,12 +65,19 @@ pub fn mount(tree: Tree, runtime: Handle, mountpoint: &Path, name: &str, options
 /// # Errors
 /// When the descriptor does not speak FUSE, or is not mounted.
 pub fn attach(tree: Tree, runtime: Handle, fd: OwnedFd) -> io::Result<Session> {
-    Session::attach(bucket(tree, runtime), fd)
+    let wishes = tree.wishes();
+    Session::attach(|admitted| tree.serve(admitted, runtime), wishes, fd)
 }
 
-fn bucket(tree: Tree, runtime: Handle) -> Bucket {
-    let Tree { names, files, edits } = tree;
-    let directories = Directories::new(Arc::clone(&names));
-    let backings = files.may_be_on_disk().then(Arc::default);
-    Bucket { names, files, directories, edits, backings, runtime, ended: watch::Sender::new(false) }
+impl Tree {
+    fn wishes(&self) -> Wishes {
+        Wishes { listings_tell_attributes: self.names.listings_tell_attributes(), passthrough: self.files.may_be_on_disk() }
+    }
+
+    fn serve(self, admitted: Admitted, runtime: Handle) -> Bucket {
+        let Self { names, files, edits } = self;
+        let directories = Directories::new(Arc::clone(&names));
+        let backings = files.may_be_on_disk().then(Arc::default);
+        Bucket { names, files, directories, edits, backings, runtime, admitted, waits: Arc::default() }
+    }
 }

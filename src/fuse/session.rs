@@ -3,66 +3,99 @@
 //! Invariant: what this process mounted it unmounts, by name and only while it is still there; a descriptor that was
 //! passed in is served and never unmounted.
 
-use std::ffi::OsStr;
+use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use fuser::{Config, MountOption, Notifier, SessionACL};
+use fuser::{Config, MountOption, SessionACL};
 use rustix::mount::UnmountFlags;
 use tokio::sync::watch;
 
 use crate::vfs::{Expired, Inode};
 
-use super::Options;
-use super::convert::number;
-use super::filesystem::Bucket;
-use super::kernel;
+use super::channel::Channel;
+use super::filesystem::{Admitted, Asker, Bucket};
+use super::init::Wishes;
+use super::interrupt::look_after;
+use super::request::decode;
+use super::{MAX_WRITE, Options, kernel};
 
 /// More threads than cores lose half of the throughput of many parallel readers.
 fn threads() -> usize {
     thread::available_parallelism().map_or(2, usize::from).clamp(1, 16)
 }
 
+/// Room for the largest message: a WRITE, behind a page of its own (`fuse_dev_do_read` wants no less).
+const MESSAGE_BYTES: usize = MAX_WRITE as usize + 4096;
+
 /// A session whose threads answer the kernel.
-#[derive(Debug)]
 pub struct Session {
     mountpoint: Option<PathBuf>,
-    notifier: Notifier,
+    channel: Arc<Channel>,
     ended: watch::Receiver<bool>,
+    /// Dropped, it would unmount what is at the mount point then, which may be somebody else's; and fusermount3 unmounts when its end of it
+    /// closes.
+    _mount: ManuallyDrop<fuser::Session<Wishes>>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("mountpoint", &self.mountpoint).finish_non_exhaustive()
+    }
 }
 
 impl Session {
-    /// Mounts `bucket` at `mountpoint`, tunes the kernel's side of the mount and answers it from now on.
-    pub(super) fn mount(bucket: Bucket, mountpoint: &Path, name: &str, options: &Options) -> io::Result<Self> {
+    /// Mounts what `bucket` makes at `mountpoint`, tunes the kernel's side of the mount and answers it from now on.
+    pub(super) fn mount(
+        bucket: impl FnOnce(Admitted) -> Bucket,
+        wishes: Wishes,
+        mountpoint: &Path,
+        name: &str,
+        options: &Options,
+        read_only: bool,
+    ) -> io::Result<Self> {
         let mountpoint = mountpoint.canonicalize()?;
-        let ended = bucket.ended.subscribe();
-        let config = config(name, options, bucket.edits.is_none())?;
-        let session = fuser::Session::new(bucket, &mountpoint, &config)?;
-        let session = Self::run(session, Some(mountpoint.clone()), ended)?;
+        let config = config(name, options, read_only)?;
+        let user = rustix::process::geteuid().as_raw();
+        let admitted = match config.acl {
+            SessionACL::All => Admitted::All,
+            SessionACL::RootAndOwner => Admitted::UserAndRoot(user),
+            SessionACL::Owner => Admitted::User(user),
+        };
+        let session = fuser::Session::new(wishes, &mountpoint, &config)?;
+        let session = Self::run(session, bucket(admitted), Some(mountpoint.clone()))?;
         kernel::set_read_ahead(&mountpoint);
         Ok(session)
     }
 
-    /// Serves `bucket` over a /dev/fuse descriptor that is mounted already.
-    pub(super) fn attach(bucket: Bucket, fd: OwnedFd) -> io::Result<Self> {
-        let mut config = Config::default();
+    /// Serves what `bucket` makes over a /dev/fuse descriptor that is mounted already.
+    pub(super) fn attach(bucket: impl FnOnce(Admitted) -> Bucket, wishes: Wishes, fd: OwnedFd) -> io::Result<Self> {
         // The mount options of who mounted it decide who may enter.
-        config.acl = SessionACL::All;
-        set_threads(&mut config);
-        let ended = bucket.ended.subscribe();
-        Self::run(fuser::Session::from_fd(bucket, fd, SessionACL::All, config)?, None, ended)
+        let session = fuser::Session::from_fd(wishes, fd, SessionACL::All, Config::default())?;
+        Self::run(session, bucket(Admitted::All), None)
     }
 
-    fn run(session: fuser::Session<Bucket>, mountpoint: Option<PathBuf>, ended: watch::Receiver<bool>) -> io::Result<Self> {
-        let notifier = session.notifier();
-        // Dropped, this would unmount what is at the mount point then, which may be somebody else's.
-        let _threads = ManuallyDrop::new(session.spawn()?);
-        Ok(Self { mountpoint, notifier, ended })
+    fn run(mount: fuser::Session<Wishes>, bucket: Bucket, mountpoint: Option<PathBuf>) -> io::Result<Self> {
+        let mount = ManuallyDrop::new(mount);
+        let channel = Arc::new(Channel::new(mount.as_fd().try_clone_to_owned()?));
+        let ended = watch::Sender::new(false);
+        let session = Self { mountpoint, channel: Arc::clone(&channel), ended: ended.subscribe(), _mount: mount };
+        bucket.runtime.spawn(look_after(Arc::clone(&bucket.waits), ended.subscribe()));
+        // Dropped by the last of the threads.
+        let served = Arc::new((bucket, End(ended)));
+        for number in 0..threads() {
+            // Every thread gets a descriptor of its own where /dev/fuse can be opened; inside a container without the device they share one.
+            let channel =
+                if number == 0 { Arc::clone(&channel) } else { channel.another().map_or_else(|_| Arc::clone(&channel), Arc::new) };
+            let served = Arc::clone(&served);
+            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel))?;
+        }
+        Ok(session)
     }
 
     /// Waits until the kernel ends the session: somebody unmounted it.
@@ -81,7 +114,7 @@ impl Session {
     pub fn forget(&self, expired: &Expired) {
         self.invalidate_attributes(&expired.inodes);
         for (parent, name) in &expired.entries {
-            if let Err(error) = self.notifier.inval_entry(number(*parent), OsStr::from_bytes(name)) {
+            if let Err(error) = self.channel.invalidate_entry(*parent, name) {
                 tracing::debug!(parent = parent.0, %error, "could not drop a name");
             }
         }
@@ -100,8 +133,7 @@ impl Session {
 
     fn invalidate(&self, inodes: &[Inode], offset: i64) {
         for &ino in inodes {
-            // ENOENT: the kernel has forgotten it already.
-            if let Err(error) = self.notifier.inval_inode(number(ino), offset, 0) {
+            if let Err(error) = self.channel.invalidate_inode(ino, offset) {
                 tracing::debug!(ino = ino.0, %error, "could not invalidate an inode");
             }
         }
@@ -126,6 +158,38 @@ impl Session {
     }
 }
 
+/// Says that the session ended when nobody serves it any more.
+#[derive(Debug)]
+struct End(watch::Sender<bool>);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// Answers requests until the mount is gone.
+fn serve(bucket: &Bucket, channel: &Arc<Channel>) {
+    let mut message = vec![0; MESSAGE_BYTES];
+    loop {
+        let len = match channel.receive(&mut message) {
+            Ok(Some(len)) => len,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::error!(%error, "cannot read requests of the kernel");
+                return;
+            }
+        };
+        match decode(&message[..len]) {
+            Some((header, operation)) => {
+                tracing::trace!(?header, ?operation, "request");
+                bucket.on_request(Asker { header, channel }, operation);
+            }
+            None => tracing::error!(len, "the kernel sent less than a header"),
+        }
+    }
+}
+
 fn config(name: &str, options: &Options, read_only: bool) -> io::Result<Config> {
     let mut config = Config::default();
     config.acl = match (options.allow_other, options.allow_root) {
@@ -142,7 +206,6 @@ fn config(name: &str, options: &Options, read_only: bool) -> io::Result<Config> 
     for flag in &options.mount_flags {
         config.mount_options.push(mount_flag(flag)?);
     }
-    set_threads(&mut config);
     Ok(config)
 }
 
@@ -150,13 +213,6 @@ fn config(name: &str, options: &Options, read_only: bool) -> io::Result<Config> 
 /// mounts, but the kernel takes it as an option since it reads them through its fs_context (fs/fuse/inode.c, 5.5).
 fn subtype() -> MountOption {
     if kernel::version() >= (5, 5) { MountOption::CUSTOM("subtype=windlass".into()) } else { MountOption::Subtype("windlass".into()) }
-}
-
-/// Every thread gets a descriptor of its own where /dev/fuse can be opened; inside a container without the device
-/// they share the one that was passed in.
-fn set_threads(config: &mut Config) {
-    config.n_threads = Some(threads());
-    config.clone_fd = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
 }
 
 fn mount_flag(flag: &str) -> io::Result<MountOption> {

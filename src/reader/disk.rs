@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::ReadMode;
-use super::extent::{Extent, Filling};
+use super::extent::{Extent, Filling, Keeper};
 use super::plan;
 use crate::metrics::Metrics;
 use crate::spill::{Added, PIECE_BYTES, Spill, SpillObject, Way, Whole};
@@ -21,8 +21,8 @@ use crate::store::ObjectMeta;
 /// Bytes that wait to be written are counted in these.
 const UNIT: u64 = 64 << 10;
 
-/// Writes at once. A disk gains little from more, and each holds a thread.
-const WRITES: usize = 4;
+/// Writes at once. A disk gains little from more, and each holds a thread; with 4, a fast one was left idle between two of them.
+const WRITES: usize = 8;
 
 /// What is read from the disk before who waits for it is told.
 const STEP: u64 = 1 << 20;
@@ -152,9 +152,9 @@ impl OnDisk {
             self.disk.metrics.spill_skipped_bytes.add(len);
             return;
         };
-        let (this, extent) = (Arc::clone(self), Arc::clone(extent));
+        let (this, keeper) = (Arc::clone(self), extent.on_keep());
         self.disk.runtime.spawn(async move {
-            this.write(&extent, range, room, len).await;
+            this.write(keeper, range, room, len).await;
         });
     }
 
@@ -163,7 +163,7 @@ impl OnDisk {
         for _ in 0..LOOKS {
             let units = self.disk.units(range.end - range.start);
             let room = Arc::clone(&self.disk.room).acquire_many_owned(units).await.expect("it is never closed");
-            if self.write(extent, range.clone(), room, 0).await.dropped == 0 {
+            if self.write(extent.on_keep(), range.clone(), room, 0).await.dropped == 0 {
                 return Put::Kept;
             }
             // Perhaps only because somebody else is at it: then it may be there now.
@@ -208,17 +208,18 @@ impl OnDisk {
         });
     }
 
-    /// Writes `range` of `extent`, for which `taken` bytes were [taken](Self::takes).
-    async fn write(self: &Arc<Self>, extent: &Arc<Extent>, range: Range<u64>, room: OwnedSemaphorePermit, taken: u64) -> Added {
+    /// Writes `range` of an extent, for which `taken` bytes were [taken](Self::takes).
+    async fn write(self: &Arc<Self>, keeper: Keeper, range: Range<u64>, room: OwnedSemaphorePermit, taken: u64) -> Added {
         let _turn = self.disk.turns.acquire().await.expect("it is never closed");
-        let (this, extent) = (Arc::clone(self), Arc::clone(extent));
+        let this = Arc::clone(self);
         blocking(move || {
             // The extent's memory is held until here.
-            let _room = room;
+            let (_room, extent) = (room, keeper.extent());
             let part = (range.start - extent.range.start) as usize..(range.end - extent.range.start) as usize;
             let bytes = extent.bytes(&part).expect("the store has sent it");
-            // A disk that does not follow is not waited for.
-            let falls_behind = this.disk.room.available_permits() < this.disk.units as usize / 2;
+            // Only when the next one would find no room: copying into pages costs what a disk that nearly follows would need, since their
+            // write-back takes from the same disk and the same cores.
+            let falls_behind = this.disk.room.available_permits() < this.disk.units(bytes.len() as u64) as usize;
             let way = if falls_behind { Way::Pages } else { Way::Straight };
             let added = this.spilled.add_by(way, range.start, bytes);
             this.disk.metrics.spill_written_bytes.add(added.kept);

@@ -29,9 +29,27 @@ pub(super) struct Extent {
     front: OnceLock<FrontReader<Lease>>,
     failure: OnceLock<ReadError>,
     waiting: AtomicUsize,
+    /// Those that bring it to the disk.
+    keepers: AtomicUsize,
     waiters: Mutex<Vec<Waiter>>,
     last_use: AtomicU64,
     ticket: AtomicU64,
+}
+
+/// See [`Extent::on_keep`].
+#[derive(Debug)]
+pub(super) struct Keeper(Arc<Extent>);
+
+impl Keeper {
+    pub fn extent(&self) -> &Extent {
+        &self.0
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.0.keepers.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What goes on when bytes are there, or never will be.
@@ -64,6 +82,7 @@ impl Extent {
             front: OnceLock::new(),
             failure: OnceLock::new(),
             waiting: AtomicUsize::new(0),
+            keepers: AtomicUsize::new(0),
             waiters: Mutex::new(Vec::new()),
             last_use: AtomicU64::new(0),
             ticket: AtomicU64::new(0),
@@ -77,6 +96,18 @@ impl Extent {
     /// Whether a reader waits for bytes of this extent.
     pub fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// It is on its way to the disk as long as what this gives lives.
+    pub fn on_keep(self: &Arc<Self>) -> Keeper {
+        self.keepers.fetch_add(1, Ordering::Relaxed);
+        Keeper(Arc::clone(self))
+    }
+
+    /// Whether it is all here and on its way to the disk: its memory goes when it is there, and whoever asks for it before finds it here
+    /// alone.
+    pub fn is_being_kept(&self) -> bool {
+        self.keepers.load(Ordering::Relaxed) > 0 && self.missing_bytes() == 0
     }
 
     /// Bytes that are still to come.

@@ -53,6 +53,8 @@ async fn bring(shared: &Arc<Shared>, object: &Object, extent: &Arc<Extent>, leas
         None => memory_for(shared, extent.len()).await?,
     };
     let mut filling = Filling::new(extent, lease);
+    // From before its last byte is here.
+    let _keeper = object.disk.as_ref().map(|_| extent.on_keep());
     let mut place = None;
     loop {
         let from_store = match &object.disk {

@@ -70,7 +70,7 @@ struct Held {
 impl Held {
     /// Goes when no window wants it.
     fn is_windowed(&self) -> bool {
-        self.extent.windowed && !self.stays
+        self.extent.windowed && !self.stays && !self.extent.is_being_kept()
     }
 }
 
@@ -262,7 +262,8 @@ impl Object {
     /// What could be let go without disturbing a reader that waits.
     pub fn spares(&self) -> Vec<Spare> {
         let state = self.state.lock();
-        let idle = state.extents.values().filter(|held| !held.extent.is_wanted());
+        // What is on its way to the disk would free nothing.
+        let idle = state.extents.values().filter(|held| !held.extent.is_wanted() && !held.extent.is_being_kept());
         let spare = |held: &Held| {
             let (extent, windowed) = (&held.extent, held.is_windowed());
             let ahead = state.windows.iter().filter(|running| running.at < extent.range.end);

@@ -18,6 +18,7 @@ pub enum Op {
     CompleteUpload,
     AbortUpload,
     ListUploads,
+    ListParts,
     Copy,
     Delete,
 }
@@ -35,6 +36,7 @@ impl fmt::Display for Op {
             Self::CompleteUpload => "COMPLETE UPLOAD",
             Self::AbortUpload => "ABORT UPLOAD",
             Self::ListUploads => "LIST UPLOADS",
+            Self::ListParts => "LIST PARTS",
             Self::Copy => "COPY",
             Self::Delete => "DELETE",
         })

@@ -23,8 +23,8 @@ use tokio::time::{Instant, timeout_at};
 
 use self::times::{Allowance, Class};
 use super::{
-    Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Part, PartCopy, PutRequest,
-    RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+    Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Part, PartCopy, PartsPage,
+    PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -284,6 +284,10 @@ impl ObjectStore for Hedging {
 
     async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
         self.inner.list_uploads(prefix, after).await
+    }
+
+    async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
+        self.inner.list_parts(upload, after).await
     }
 
     async fn copy(&self, request: &CopyRequest) -> Result<Written> {

@@ -10,7 +10,7 @@ use quick_xml::events::{BytesRef, BytesStart, Event};
 use quick_xml::reader::Reader;
 use reqsign_core::time::Timestamp;
 
-use super::{ETag, Key, ListPage, ObjectMeta, SYMLINK_SIZE};
+use super::{ETag, Key, ListPage, ObjectMeta, Polynomial, SYMLINK_SIZE};
 
 /// What stores give at most; more only makes the page grow as it is read.
 const PAGE_KEYS: usize = 1000;
@@ -124,6 +124,8 @@ struct Entry<'a> {
     size: u64,
     etag: ETag,
     modified: SystemTime,
+    /// The store says that it keeps the sum that we know.
+    is_summed: bool,
 }
 
 impl<'a> Parser<'a> {
@@ -158,11 +160,13 @@ impl<'a> Parser<'a> {
     }
 
     fn object(&mut self) -> Result<(), ListingError> {
-        let (mut key, mut size, mut etag, mut modified, mut is_link) = (None, None, None, SystemTime::UNIX_EPOCH, false);
+        let (mut key, mut size, mut etag, mut modified) = (None, None, None, SystemTime::UNIX_EPOCH);
+        let (mut is_link, mut is_summed) = (false, false);
         while let Some(tag) = self.tag()? {
             match local(&tag) {
                 "Key" => key = Some(self.text()?),
                 "Size" => size = self.text()?.trim().parse().ok(),
+                "ChecksumAlgorithm" => is_summed |= self.text()?.trim() == "CRC64NVME",
                 "Type" => is_link = self.text()?.trim() == "Symlink",
                 "ETag" => etag = Some(ETag::quoted(self.text()?.trim())),
                 "LastModified" => {
@@ -179,7 +183,7 @@ impl<'a> Parser<'a> {
             self.objects.reserve(PAGE_KEYS);
         }
         // An empty tag stands for one that the listing does not tell; the range path knows it.
-        self.objects.push(Entry { key, size, etag: etag.unwrap_or_else(|| ETag::from("")), modified });
+        self.objects.push(Entry { key, size, etag: etag.unwrap_or_else(|| ETag::from("")), modified, is_summed });
         Ok(())
     }
 
@@ -256,11 +260,18 @@ impl<'a> Parser<'a> {
         let next = self.head.next(tokens)?;
         let key = |text: &str| if self.head.encoded { Ok(decoded(text)) } else { plain(text) };
         let mut objects = Vec::with_capacity(self.objects.len());
-        for Entry { key: name, size, etag, modified } in self.objects {
+        let sum = |is_summed: bool| match tokens {
+            Tokens::Plain => is_summed.then_some(Polynomial::Nvme),
+            // OSS keeps one of every object.
+            Tokens::Encoded => Some(Polynomial::Ecma),
+        };
+        let mut sums = Vec::with_capacity(self.objects.len());
+        for Entry { key: name, size, etag, modified, is_summed } in self.objects {
             objects.push(ObjectMeta { key: key(&name)?, size, etag, modified });
+            sums.push(sum(is_summed));
         }
         let prefixes = self.prefixes.iter().map(|prefix| key(prefix)).collect::<Result<_, _>>()?;
-        Ok(ListPage { objects, prefixes, next })
+        Ok(ListPage { objects, prefixes, next, sums })
     }
 }
 

@@ -49,8 +49,8 @@ pub use options::{CredentialOptions, Dialect, Options, Signature, Sse, StaticKey
 pub use range::Urls;
 pub use retry::{Policy, Retrying};
 pub use write::{
-    Condition, CopyRequest, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part, PartCopy,
-    PutRequest, SYMLINK_SIZE, Unfinished, Upload, UploadsPage, Written,
+    Condition, CopyRequest, DIRECTORY_TYPE, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part,
+    PartCopy, PartsPage, PutRequest, SYMLINK_SIZE, Unfinished, Upload, UploadsPage, Written,
 };
 
 /// What a store tells about an object.
@@ -88,6 +88,8 @@ pub struct ListPage {
     pub prefixes: Vec<Key>,
     /// How to ask for the next page; none on the last.
     pub next: Option<String>,
+    /// Which sums the store keeps of the objects, in their order; of those beyond its end the listing does not say.
+    pub sums: Vec<Option<Polynomial>>,
 }
 
 /// Who is told the token of the next page before the page is complete.
@@ -243,6 +245,15 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
         let _ = after;
         Err(not_writable(Op::ListUploads, prefix))
+    }
+
+    /// Parts that the store has of an upload: those with numbers above `after`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when the upload is not there any more.
+    async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
+        let _ = after;
+        Err(not_writable(Op::ListParts, &upload.key))
     }
 
     /// Copies an object of at most [`LARGEST_COPY`] bytes.

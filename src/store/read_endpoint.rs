@@ -17,7 +17,7 @@ use self::breaker::{Breaker, Turn};
 use super::retry::Counted;
 use super::{
     Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part,
-    PartCopy, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -147,6 +147,10 @@ impl ObjectStore for ReadEndpoint {
 
     async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
         self.home.list_uploads(prefix, after).await
+    }
+
+    async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
+        self.home.list_parts(upload, after).await
     }
 
     async fn copy(&self, request: &CopyRequest) -> Result<Written> {

@@ -15,8 +15,8 @@ use futures::future::BoxFuture;
 use self::attempts::{Attempts, Limit, is_ambiguous};
 use super::orphans::Orphans;
 use super::{
-    Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part, PartCopy, PutRequest,
-    RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+    Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part, PartCopy, PartsPage,
+    PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -167,6 +167,10 @@ impl ObjectStore for Retrying {
 
     async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
         self.run(Op::ListUploads, prefix, Limit::Short, || self.inner.list_uploads(prefix, after)).await.0
+    }
+
+    async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
+        self.run(Op::ListParts, &upload.key, Limit::Short, || self.inner.list_parts(upload, after)).await.0
     }
 
     async fn copy(&self, request: &CopyRequest) -> Result<Written> {

@@ -26,6 +26,9 @@ pub const LARGEST_COPY: u64 = 5 << 30;
 /// [`ObjectStore::details`]: super::ObjectStore::details
 pub const SYMLINK_SIZE: u64 = 83;
 
+/// The content type of directory markers, so that other clients see a directory.
+pub const DIRECTORY_TYPE: &str = "application/x-directory";
+
 /// What is stored beside the content of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
@@ -121,6 +124,15 @@ pub struct UploadsPage {
     pub uploads: Vec<Unfinished>,
     /// How to ask for the next page: the last key and upload id; none on the last.
     pub next: Option<(Key, String)>,
+}
+
+/// One page of the parts that the store has of an upload.
+#[derive(Clone, Debug, Default)]
+pub struct PartsPage {
+    /// In the order of their numbers. Their checksums are not told.
+    pub parts: Vec<Part>,
+    /// How to ask for the next page: the number of the last part; none on the last.
+    pub next: Option<u32>,
 }
 
 /// A part that is a range of an object in the same bucket.

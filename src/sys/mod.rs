@@ -6,12 +6,14 @@
 
 mod descriptor;
 mod front;
+mod fuse_device;
 mod lease;
 mod memory;
 mod window;
 
 pub use descriptor::{close, duplicate};
 pub use front::{FrontReader, FrontWriter, front};
+pub use fuse_device::{another_fuse_device, close_fuse_backing, open_fuse_backing};
 pub use lease::is_open_elsewhere;
 pub use memory::Memory;
 pub use window::Window;

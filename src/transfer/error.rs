@@ -19,7 +19,10 @@ pub enum Error {
     Checksum { key: Key, found: u64, expected: u64 },
     /// Whoever asked for it wants it no more.
     #[error("stopped")]
-    Stopped,
+    Stopped {
+        /// What is done is gone on with by the next run.
+        is_kept: bool,
+    },
     /// There is not enough memory to move one part.
     #[error("cannot get memory: {0}")]
     Memory(io::Error),

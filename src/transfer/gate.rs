@@ -11,8 +11,8 @@ use tokio::time::Instant;
 use super::knee::Knee;
 use super::plan::Parallel;
 
-/// How long `auto` looks before it decides: long enough for slow starts of connections to pass.
-const LOOK: Duration = Duration::from_millis(250);
+/// How often `auto` looks: what is clear is seen at once, see [`Knee`].
+const LOOK: Duration = Duration::from_millis(25);
 
 /// Lets as many requests in as there should be.
 #[derive(Debug)]
@@ -45,11 +45,7 @@ impl Gate {
             let (from, before) = (Instant::now(), *self.moved.lock());
             tokio::time::sleep(LOOK).await;
             let (moved, requests) = (*self.moved.lock() - before, knee.requests());
-            // Before the first bytes have come there is nothing to compare with.
-            if moved == 0 {
-                continue;
-            }
-            knee.on_sample(moved as f64 / from.elapsed().as_secs_f64());
+            knee.on_look(from.elapsed().as_secs_f64(), moved);
             if knee.requests() >= requests {
                 self.permits.add_permits(knee.requests() - requests);
             } else if let Ok(less) = self.permits.acquire_many(u32::try_from(requests - knee.requests()).unwrap_or(u32::MAX)).await {

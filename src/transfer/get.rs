@@ -1,5 +1,5 @@
 //! One object into one file: parts fetched side by side, each written to its place, checked, and only then given its name. Invariant: all
-//! requests are for the one version whose details were told.
+//! requests are for the one version that was told.
 
 use std::fmt;
 use std::fs::File;
@@ -10,7 +10,8 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{JoinSet, block_in_place};
 
-use super::checkpoint::{Checkpoint, Identity, name_of};
+use super::bandwidth::{self, Bandwidth};
+use super::fetched::Fetched;
 use super::gate::Gate;
 use super::landing::{Landing, piece};
 use super::plan::{Parallel, Plan};
@@ -18,7 +19,7 @@ use super::stream::check;
 use super::target::Target;
 use super::{Error, OnBytes, Result};
 use crate::budget::Budget;
-use crate::store::{Details, ObjectStore, Part, Polynomial, RangeRequest};
+use crate::store::{self, Crc64, Details, ErrorKind, ObjectMeta, ObjectStore, Op, Part, Polynomial, RangeRequest};
 use crate::sys::Window;
 
 /// One object on its way to one file.
@@ -31,6 +32,8 @@ pub struct Getting {
     /// Which bucket, for those who go on with it.
     pub location: String,
     pub checkpoints: Option<PathBuf>,
+    /// None: as fast as it gets.
+    pub bandwidth: Option<Arc<Bandwidth>>,
     /// Told of bytes that were written.
     pub on_bytes: OnBytes,
 }
@@ -38,6 +41,28 @@ pub struct Getting {
 impl fmt::Debug for Getting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Getting").field("plan", &self.plan).field("location", &self.location).finish_non_exhaustive()
+    }
+}
+
+/// One version of an object.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub meta: ObjectMeta,
+    pub sum: Sum,
+}
+
+/// The sum that the store keeps of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sum {
+    None,
+    Known(Crc64),
+    /// There is one of that kind. It is asked for while the bytes come.
+    Ask(Polynomial),
+}
+
+impl From<&Details> for Wanted {
+    fn from(details: &Details) -> Self {
+        Self { meta: details.meta.clone(), sum: details.crc64.map_or(Sum::None, Sum::Known) }
     }
 }
 
@@ -56,58 +81,69 @@ pub struct Got {
 ///
 /// # Errors
 /// What store or disk answer, or that the sum is another one. Then nothing is under that name that was not there before.
-pub async fn get(how: &Getting, details: &Details, range: Range<u64>, path: &Path) -> Result<Got> {
-    let crc = details.crc64.filter(|_| range == (0..details.meta.size));
-    let polynomial = crc.map_or(Polynomial::Nvme, |crc| crc.polynomial);
+pub async fn get(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path) -> Result<Got> {
+    let meta = &wanted.meta;
+    // Nothing has no sum to be compared.
+    let sum = if range == (0..meta.size) && !range.is_empty() { wanted.sum } else { Sum::None };
+    let polynomial = sum.polynomial().unwrap_or(Polynomial::Nvme);
     let parts = how.plan.cut(range.clone());
-    let (target, mut checkpoint) = open(how, details, &range, path, polynomial)?;
-    if let Some(checkpoint) = &mut checkpoint {
-        block_in_place(|| checkpoint.verify(&target.file, range.start, &parts, polynomial));
+    let open = |dir: &PathBuf| Fetched::open(dir, &how.location, meta, range.clone(), how.plan.part_bytes, polynomial, path);
+    let mut fetched = block_in_place(|| how.checkpoints.as_ref().map(open).transpose())?;
+    let name = fetched.as_ref().map(|fetched| &*fetched.name);
+    let target = block_in_place(|| Target::open(path, range.end - range.start, name))?;
+    if let Some(fetched) = &mut fetched {
+        block_in_place(|| fetched.verify(&target.file, range.start, &parts));
     }
-    let done = checkpoint.as_ref().map(|checkpoint| checkpoint.done.clone()).unwrap_or_default();
-    let length = |index: &usize| parts[*index].end - parts[*index].start;
-    let resumed_bytes = done.keys().map(length).sum();
+    let done = fetched.as_ref().map(|fetched| fetched.done.clone()).unwrap_or_default();
+    let resumed_bytes = done.keys().map(|&index| parts[index].end - parts[index].start).sum();
     (how.on_bytes)(resumed_bytes);
     let mut sums: Vec<Option<u64>> = (0..parts.len()).map(|index| done.get(&index).copied()).collect();
     let missing: Vec<_> = (0..parts.len()).filter(|index| !done.contains_key(index)).map(|index| (index, parts[index].clone())).collect();
     let landed = |index: usize, sum: u64| {
         sums[index] = Some(sum);
-        checkpoint.as_mut().map_or(Ok(()), |checkpoint| checkpoint.add(index, sum))
+        fetched.as_mut().map_or(Ok(()), |fetched| fetched.add(index, sum))
     };
-    fetch_all(how, details, (&target.file, path), missing, range.start, polynomial, landed).await?;
+    let fetching = fetch_all(how, meta, (&target.file, path), missing, range.start, polynomial, landed);
+    let ((), crc) = tokio::try_join!(fetching, sum.value(&*how.store, meta))?;
     let sums: Vec<Part> = parts.iter().zip(sums).map(|(part, sum)| Part { crc64: sum, ..piece(part.end - part.start, 0) }).collect();
-    if let Some(Err(error)) = crc.map(|crc| check(crc, &sums, details)) {
+    if let Some(Err(error)) = crc.map(|crc| check(crc, &sums, &meta.key)) {
         // What is wrong is not to be gone on with.
         target.discard();
-        checkpoint.into_iter().for_each(Checkpoint::remove);
+        fetched.into_iter().for_each(Fetched::remove);
         return Err(error);
     }
-    block_in_place(|| target.finish(details.meta.modified))?;
-    checkpoint.into_iter().for_each(Checkpoint::remove);
+    block_in_place(|| target.finish(meta.modified))?;
+    fetched.into_iter().for_each(Fetched::remove);
     Ok(Got { bytes: range.end - range.start, resumed_bytes, is_checked: crc.is_some() })
 }
 
-fn open(how: &Getting, details: &Details, range: &Range<u64>, path: &Path, polynomial: Polynomial) -> Result<(Target, Option<Checkpoint>)> {
-    let len = range.end - range.start;
-    let Some(dir) = &how.checkpoints else { return Ok((block_in_place(|| Target::open(path, len, None))?, None)) };
-    let target = std::path::absolute(path).map_err(Error::local("write", path))?;
-    let identity = Identity {
-        source: format!("{}/{}", how.location, details.meta.key),
-        target,
-        etag: details.meta.etag.as_str().to_owned(),
-        range: range.clone(),
-        part_bytes: how.plan.part_bytes,
-        ecma: polynomial == Polynomial::Ecma,
-    };
-    let checkpoint = block_in_place(|| Checkpoint::open(dir, &identity))?;
-    let name = name_of(&identity.source, &identity.target);
-    Ok((block_in_place(|| Target::open(path, len, Some(&name)))?, Some(checkpoint)))
+impl Sum {
+    fn polynomial(self) -> Option<Polynomial> {
+        match self {
+            Self::None => None,
+            Self::Known(crc) => Some(crc.polynomial),
+            Self::Ask(polynomial) => Some(polynomial),
+        }
+    }
+
+    async fn value(self, store: &dyn ObjectStore, meta: &ObjectMeta) -> Result<Option<Crc64>> {
+        let polynomial = match self {
+            Self::None => return Ok(None),
+            Self::Known(crc) => return Ok(Some(crc)),
+            Self::Ask(polynomial) => polynomial,
+        };
+        let details = store.details(&meta.key).await?;
+        if details.meta.etag != meta.etag {
+            return Err(store::Error::new(ErrorKind::Replaced, Op::Head, &meta.key, "it was listed as another version").into());
+        }
+        Ok(details.crc64.filter(|crc| crc.polynomial == polynomial))
+    }
 }
 
 /// Fetches parts, as many at a time as the plan or the knee says, and tells the sum of each.
 async fn fetch_all(
     how: &Getting,
-    details: &Details,
+    meta: &ObjectMeta,
     (file, path): (&Arc<File>, &Path),
     parts: Vec<(usize, Range<u64>)>,
     origin: u64,
@@ -134,8 +170,8 @@ async fn fetch_all(
                     });
                     let size = part.end - part.start;
                     let landing = Landing::new(Arc::clone(file), Window::new(lease, len), part.start - origin, size, polynomial, on_bytes);
-                    let request = RangeRequest { key: details.meta.key.clone(), range: part, etag: details.meta.etag.clone() };
-                    running.spawn(fetch(Arc::clone(&how.store), request, landing, index, path.to_owned(), permit));
+                    let request = RangeRequest { key: meta.key.clone(), range: part, etag: meta.etag.clone() };
+                    running.spawn(fetch(how.clone(), request, landing, index, path.to_owned(), permit));
                 }
                 Some(done) = running.join_next() => {
                     let (index, sum) = done.expect("a fetch does not panic, and nobody else aborts it")?;
@@ -149,7 +185,7 @@ async fn fetch_all(
 }
 
 async fn fetch(
-    store: Arc<dyn ObjectStore>,
+    how: Getting,
     request: RangeRequest,
     mut landing: Landing,
     index: usize,
@@ -158,7 +194,7 @@ async fn fetch(
 ) -> Result<(usize, u64)> {
     let stop = landing.stop();
     let fetched = tokio::select! {
-        fetched = store.get_range(&request, &mut landing) => fetched,
+        fetched = bandwidth::get_range(&*how.store, how.bandwidth.as_deref(), &request, &mut landing) => fetched,
         () = stop.notified() => Ok(()),
     };
     let written = landing.finish();

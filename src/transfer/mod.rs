@@ -2,17 +2,23 @@
 //! (which bytes, which parts, how much at once, which names) is pure; what acts knows no command line and prints nothing. Invariant: a
 //! file appears under its final name whole and checked, or not at all.
 
+mod bandwidth;
 mod checkpoint;
 mod error;
+mod fetched;
 mod gate;
 mod get;
 mod knee;
 mod landing;
+mod many;
 mod names;
 mod plan;
 mod put;
 mod remove;
+mod sent;
+mod source;
 mod span;
+mod storing;
 mod stream;
 mod target;
 mod tree;
@@ -20,16 +26,20 @@ mod walk;
 
 use std::sync::Arc;
 
+pub use bandwidth::Bandwidth;
 pub use error::{Error, Result};
-pub use get::{Getting, Got, get};
+pub use get::{Getting, Got, Sum, Wanted, get};
 pub use knee::Knee;
-pub use names::{NameError, Pick, PickError, local_name};
+pub use many::{Event, Item, Moved, OnFile};
+pub use names::{NameError, Pick, PickError, local_name, remote_name};
 pub use plan::{Asked, Parallel, Plan, PlanError};
-pub use put::{Origin, Put, Putting, put};
+pub use put::{Put, Putting, put};
 pub use remove::{At, remove};
+pub use source::Origin;
 pub use span::{Last, Span, SpanError};
+pub use storing::{Given, Storing, headers_of};
 pub use stream::{Streaming, stream};
-pub use tree::{Outcome, Tree, is_there};
+pub use tree::{Root, Tree, is_there};
 pub use walk::{Listing, directory_of};
 
 /// Who is told of bytes as they arrive.

@@ -1,4 +1,5 @@
-//! Which names of a bucket are taken, and what files they become. Pure. Invariant: no name leads out of the directory it is for.
+//! Which names are taken, what files those of a bucket become, and what keys those of files. Pure. Invariant: no name leads out of the
+//! directory it is for.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -43,7 +44,7 @@ fn set(patterns: &[String]) -> Result<GlobSet, PickError> {
     set.build().map_err(PickError)
 }
 
-/// Why a name cannot be a file.
+/// Why a name cannot be a file, or a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
     #[error("is absolute")]
@@ -54,6 +55,17 @@ pub enum NameError {
     Dots,
     #[error("has a byte 0")]
     Nul,
+    /// S3 and OSS sign and list only such.
+    #[error("is not UTF-8, which keys are")]
+    NotText,
+}
+
+/// What a path below a directory is called below a prefix: every byte of it.
+///
+/// # Errors
+/// When no store takes such a name.
+pub fn remote_name(path: &Path) -> Result<&[u8], NameError> {
+    path.to_str().map(str::as_bytes).ok_or(NameError::NotText)
 }
 
 /// The path below a directory that the rest of a key means. A slash at its end, the marker of a directory, is no component.
@@ -100,6 +112,14 @@ mod tests {
         ] {
             assert_eq!(local_name(rest.as_bytes()), Err(error), "{rest:?}");
         }
+    }
+
+    #[test]
+    fn a_key_is_every_byte_of_the_path() {
+        for name in ["a", "a/b", "ä \n*", "..a"] {
+            assert_eq!(remote_name(Path::new(name)), Ok(name.as_bytes()));
+        }
+        assert_eq!(remote_name(Path::new(OsStr::from_bytes(b"a/\xff"))), Err(NameError::NotText));
     }
 
     #[test]

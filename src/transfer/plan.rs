@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::str::FromStr;
 
-use crate::store::MOST_PARTS;
+use crate::store::{LEAST_PART, MOST_PARTS};
 
 /// Requests at a time for one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub struct Plan {
     pub requests: usize,
     /// Memory of each.
     pub buffer_bytes: u64,
+    /// Buffers that are filled while all requests have theirs.
+    pub beside: u64,
 }
 
 /// Why there is no plan.
@@ -64,6 +66,16 @@ pub enum PlanError {
     Parallel,
     #[error("--max-memory {0} does not hold one buffer of {1} bytes")]
     Memory(u64, u64),
+}
+
+impl Asked {
+    /// The same for uploads inside of so many bytes a second: a part leaves as fast as the line takes it once its time has come, so that it is
+    /// no more than a second of it, as far as stores take parts that small.
+    #[must_use]
+    pub fn within(self, bytes_per_second: u64) -> Self {
+        let part_bytes = self.part_bytes.min(bytes_per_second.max(LEAST_PART));
+        Self { part_bytes, threshold_bytes: self.threshold_bytes.min(part_bytes), ..self }
+    }
 }
 
 impl Plan {
@@ -82,7 +94,7 @@ impl Plan {
             Parallel::Fixed(n) => n.into(),
         };
         let requests = wanted.min(fitting).min(parts.max(1));
-        Ok(Self { parts, part_bytes, requests: usize::try_from(requests).unwrap_or(usize::MAX), buffer_bytes })
+        Ok(Self { parts, part_bytes, requests: usize::try_from(requests).unwrap_or(usize::MAX), buffer_bytes, beside: 0 })
     }
 
     /// For bytes that are written where they belong: a request holds one piece of its part.
@@ -117,12 +129,14 @@ impl Plan {
         let mut plan = Self::with(asked, len.unwrap_or(u64::MAX), part_bytes, buffer_bytes)?;
         let beside = usize::try_from(asked.max_memory_bytes / buffer_bytes).unwrap_or(usize::MAX).saturating_sub(1);
         plan.requests = plan.requests.min(beside.max(1));
+        // With memory for one alone, it is read when that was sent.
+        plan.beside = u64::from(beside > 0 && plan.parts > 1);
         Ok(plan)
     }
 
     /// All memory that it takes.
     pub fn memory_bytes(&self) -> u64 {
-        self.buffer_bytes * self.requests as u64
+        self.buffer_bytes * (self.requests as u64 + self.beside)
     }
 
     /// The parts of `range`, in their order.
@@ -208,9 +222,19 @@ mod tests {
             let plan = Plan::upload(&asked, Some(len)).unwrap();
             assert_eq!((plan.part_bytes, plan.parts, plan.requests), (part, parts, requests), "{len}");
         }
+        assert_eq!(Plan::upload(&asked, Some(160_000 * MIB)).unwrap().memory_bytes(), 512 * MIB);
         // What is one request by its size, but not by its memory.
         assert_eq!(Plan::upload(&Asked { max_memory_bytes: 64 * MIB, ..asked }, Some(99 * MIB)).unwrap().parts, 7);
         assert_eq!(Plan::upload(&Asked { max_memory_bytes: 8 * MIB, ..asked }, None), Err(PlanError::Memory(8 * MIB, 16 * MIB)));
+    }
+
+    #[test]
+    fn a_slow_line_gets_the_smallest_parts_that_stores_take() {
+        let asked = asked(Parallel::Auto, 512 * MIB);
+        for (per_second, part, threshold) in [(1, 5, 5), (10 * MIB, 10, 10), (1000 * MIB, 16, 16)] {
+            let slow = asked.within(per_second);
+            assert_eq!((slow.part_bytes, slow.threshold_bytes), (part * MIB, threshold * MIB), "{per_second}");
+        }
     }
 
     #[test]

@@ -1,23 +1,21 @@
 //! A file or a stream into one object: one request, or the parts of an upload side by side. Invariant: the object appears whole or not at
-//! all, and an upload that was begun is completed or aborted, also when it is stopped.
+//! all, and an upload that was begun is completed or aborted, also when it is stopped, unless a checkpoint goes on with it.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
 
-use bytes::Bytes;
-use tokio::task::JoinSet;
+use tokio::sync::watch;
+use tokio::task::{JoinSet, block_in_place};
 
+use super::bandwidth::{self, Bandwidth};
 use super::gate::Gate;
-use super::plan::{Parallel, Plan, stream_part_bytes};
+use super::plan::{Parallel, Plan};
+use super::sent::Sent;
+use super::source::{Origin, Piece, Source};
 use super::{Error, OnBytes, Result};
-use crate::budget::{Budget, Lease};
-use crate::store::{self, Condition, Headers, Key, MOST_PARTS, ObjectStore, Part, PutRequest, Upload};
-use crate::sys::Window;
+use crate::budget::Budget;
+use crate::store::{self, Condition, ErrorKind, Headers, Key, ObjectStore, Part, PutRequest, Upload};
 
 /// One object to be made.
 #[derive(Clone)]
@@ -27,30 +25,20 @@ pub struct Putting {
     pub plan: Plan,
     pub parallel: Parallel,
     pub headers: Headers,
+    /// Which bucket, for those who go on with it.
+    pub location: String,
+    pub checkpoints: Option<PathBuf>,
+    /// None: as fast as it gets.
+    pub bandwidth: Option<Arc<Bandwidth>>,
     /// Told of bytes that the store has.
     pub on_bytes: OnBytes,
+    /// Turns true when it is to end early.
+    pub stop: watch::Receiver<bool>,
 }
 
 impl fmt::Debug for Putting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Putting").field("plan", &self.plan).finish_non_exhaustive()
-    }
-}
-
-/// Where the bytes come from.
-pub enum Origin {
-    /// So many, at their offsets.
-    File(Arc<File>, u64),
-    /// Nobody knows how many.
-    Stream(Box<dyn Read + Send>),
-}
-
-impl fmt::Debug for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(file, len) => f.debug_tuple("File").field(file).field(len).finish(),
-            Self::Stream(_) => f.write_str("Stream"),
-        }
+        f.debug_struct("Putting").field("plan", &self.plan).field("location", &self.location).finish_non_exhaustive()
     }
 }
 
@@ -58,189 +46,154 @@ impl fmt::Debug for Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Put {
     pub bytes: u64,
+    /// Of them, those that an earlier run had sent.
+    pub resumed_bytes: u64,
     /// 0: it was one request.
     pub parts: u32,
 }
 
-/// Makes the object `key` out of `origin`, which `path` names. Ends early when `stop` does.
+/// Makes the object `key` out of `origin`, which `path` names.
 ///
 /// # Errors
-/// What store or disk answer, or [`Error::Stopped`]. Then nothing of it stays in the bucket.
-pub async fn put(how: &Putting, key: &Key, origin: Origin, path: &Path, stop: impl Future<Output = ()>) -> Result<Put> {
+/// What store or disk answer, or [`Error::Stopped`]. Then nothing of it stays in the bucket but what a checkpoint knows of.
+pub async fn put(how: &Putting, key: &Key, origin: Origin, path: &Path) -> Result<Put> {
+    let mut stopped = how.stop.clone();
+    // Whoever could say so is gone: it is not to be stopped any more.
+    let stop = async {
+        if stopped.wait_for(|stop| *stop).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
     tokio::pin!(stop);
-    let mut source = Source::new(origin, path, how);
-    let first = tokio::select! { first = source.next(how) => first?.unwrap_or_default(), () = &mut stop => return Err(Error::Stopped) };
-    if source.is_at_end() {
-        source.check()?;
-        let bytes = first.len() as u64;
-        let request = PutRequest { key: key.clone(), body: first, headers: how.headers.clone(), condition: Condition::Any };
-        tokio::select! { put = how.store.put(&request) => put?, () = &mut stop => return Err(Error::Stopped) };
-        (how.on_bytes)(bytes);
-        return Ok(Put { bytes, parts: 0 });
+    let mut source = block_in_place(|| Source::open(origin, path, &how.plan, &how.budget))?;
+    let mut sent = block_in_place(|| checkpoint(how, key, &source, path))?;
+    let resumed = match &mut sent {
+        Some(sent) => sent.resume(&*how.store, key).await?,
+        None => None,
+    };
+    if let Some((_, there)) = &resumed {
+        source.skip(there.iter().map(|part| part.number).collect());
     }
-    // Not given up before it is answered: nobody would know the upload that came of it.
-    let upload = how.store.create_upload(key, &how.headers).await?;
-    let mut running = JoinSet::new();
-    let sent = tokio::select! {
-        sent = send(how, &upload, first, &mut source, &mut running) => sent,
-        () = &mut stop => Err(Error::Stopped),
+    let first =
+        tokio::select! { first = source.next(&how.budget) => first?, () = &mut stop => return Err(Error::Stopped { is_kept: false }) };
+    let (upload, there) = match (resumed, first.as_ref()) {
+        (Some(resumed), _) => resumed,
+        (None, Some(piece)) if source.is_at_end() && sent.is_none() => {
+            source.check()?;
+            return tokio::select! { put = whole(how, key, piece) => put, () = &mut stop => Err(Error::Stopped { is_kept: false }) };
+        }
+        // Not given up before it is answered: nobody would know the upload that came of it.
+        (None, _) => (how.store.create_upload(key, &how.headers).await?, Vec::new()),
     };
-    // A part that arrives after the abort would be kept for ever.
-    running.shutdown().await;
-    let completed = match sent {
-        Ok(parts) => complete(how, &upload, &parts).await,
-        Err(error) => Err(error),
-    };
-    if completed.is_err() {
+    let ended = send_all(how, &upload, there, first, &mut source, sent.as_mut(), stop).await;
+    let is_kept = ended.as_ref().is_err_and(|error| sent.is_some() && is_resumable(error));
+    if ended.is_err() && !is_kept {
         // What failed is told; that this failed too changes nothing that can be done.
         let _ = how.store.abort_upload(&upload).await;
     }
+    if let Some(sent) = sent.filter(|_| !is_kept) {
+        sent.remove();
+    }
     how.store.settle().await;
-    completed
+    ended.map_err(|error| match error {
+        Error::Stopped { .. } => Error::Stopped { is_kept },
+        error => error,
+    })
 }
 
-async fn complete(how: &Putting, upload: &Upload, parts: &[Part]) -> Result<Put> {
-    how.store.complete_upload(upload, parts, &Condition::Any).await?;
-    let parts_sent = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-    Ok(Put { bytes: parts.iter().map(|part| part.size).sum(), parts: parts_sent })
+/// Only what is sent in parts can be gone on with, and only a file is the same in the next run.
+fn checkpoint(how: &Putting, key: &Key, source: &Source, path: &Path) -> Result<Option<Sent>> {
+    let (Some(dir), Some(version)) = (&how.checkpoints, source.version()) else { return Ok(None) };
+    if version.size <= how.plan.part_bytes {
+        return Ok(None);
+    }
+    Sent::open(dir, &how.location, key, version, how.plan.part_bytes, path).map(Some)
 }
 
-/// Sends all parts, as many at a time as there should be.
+/// Whether the next run may have more luck with the same upload.
+fn is_resumable(error: &Error) -> bool {
+    match error {
+        Error::Store(error) => !matches!(error.kind, ErrorKind::NotFound | ErrorKind::Replaced | ErrorKind::Corrupt | ErrorKind::Invalid),
+        // The file changed, or cannot be read.
+        Error::Local { .. } | Error::Checksum { .. } => false,
+        Error::Stopped { .. } | Error::Memory(_) => true,
+    }
+}
+
+async fn whole(how: &Putting, key: &Key, piece: &Piece) -> Result<Put> {
+    let bytes = piece.body.len() as u64;
+    bandwidth::take(how.bandwidth.as_deref(), bytes).await;
+    let (headers, condition) = (how.headers.clone(), Condition::Any);
+    how.store.put(&PutRequest { key: key.clone(), body: piece.body.clone(), headers, condition }).await?;
+    (how.on_bytes)(bytes);
+    Ok(Put { bytes, resumed_bytes: 0, parts: 0 })
+}
+
+/// Sends the parts that are not there, and makes the object of all.
+async fn send_all(
+    how: &Putting,
+    upload: &Upload,
+    there: Vec<Part>,
+    first: Option<Piece>,
+    source: &mut Source,
+    mut sent: Option<&mut Sent>,
+    stop: impl Future<Output = ()>,
+) -> Result<Put> {
+    if let Some(sent) = sent.as_mut().filter(|_| there.is_empty()) {
+        sent.begin(upload)?;
+    }
+    let resumed_bytes = there.iter().map(|part| part.size).sum();
+    (how.on_bytes)(resumed_bytes);
+    let mut running = JoinSet::new();
+    let sending = send(how, upload, first, source, &mut running, |part| sent.as_mut().map_or(Ok(()), |sent| sent.add(part)));
+    let done = tokio::select! { done = sending => done, () = stop => Err(Error::Stopped { is_kept: false }) };
+    // A part that arrives after the abort would be kept for ever.
+    running.shutdown().await;
+    let mut parts = there;
+    parts.extend(done?);
+    source.check()?;
+    parts.sort_unstable_by_key(|part| part.number);
+    how.store.complete_upload(upload, &parts, &Condition::Any).await?;
+    let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+    Ok(Put { bytes: parts.iter().map(|part| part.size).sum(), resumed_bytes, parts: count })
+}
+
+/// Sends parts, as many at a time as there should be.
 async fn send(
     how: &Putting,
     upload: &Upload,
-    first: Bytes,
+    first: Option<Piece>,
     source: &mut Source,
     running: &mut JoinSet<store::Result<Part>>,
+    mut sent: impl FnMut(&Part) -> Result<()>,
 ) -> Result<Vec<Part>> {
     let gate = Gate::new(how.parallel, how.plan.requests);
     let sending = async {
-        let mut parts = Vec::new();
-        let (mut next, mut number) = (Some(first), 0);
+        let (mut parts, mut next) = (Vec::new(), first);
         loop {
             tokio::select! {
                 permit = gate.enter(), if next.is_some() => {
-                    let Some(body) = next.take() else { continue };
-                    number += 1;
-                    let (store, upload, told, moved) = (Arc::clone(&how.store), upload.clone(), Arc::clone(&how.on_bytes), gate.moved());
+                    let Some(piece) = next.take() else { continue };
+                    let (how, upload, moved) = (how.clone(), upload.clone(), gate.moved());
                     running.spawn(async move {
-                        let part = store.upload_part(&upload, number, body).await?;
+                        bandwidth::take(how.bandwidth.as_deref(), piece.body.len() as u64).await;
+                        let part = how.store.upload_part(&upload, piece.number, piece.body).await?;
                         *moved.lock() += part.size;
-                        told(part.size);
+                        (how.on_bytes)(part.size);
                         drop(permit);
                         Ok(part)
                     });
                     // Those that run give their memory back meanwhile.
-                    next = source.next(how).await?;
+                    next = source.next(&how.budget).await?;
                 }
-                Some(part) = running.join_next() => parts.push(part.expect("a request does not panic, and nobody else aborts it")?),
-                else => break,
+                Some(part) = running.join_next() => {
+                    let part = part.expect("a request does not panic, and nobody else aborts it")?;
+                    sent(&part)?;
+                    parts.push(part);
+                }
+                else => return Ok(parts),
             }
         }
-        source.check()?;
-        parts.sort_unstable_by_key(|part: &Part| part.number);
-        Ok(parts)
     };
     tokio::select! { sent = sending => sent, () = gate.watch() => unreachable!("it watches for ever") }
-}
-
-/// Bytes in the order of their parts.
-struct Source {
-    /// None while it is read, and for ever when that was given up.
-    origin: Option<Origin>,
-    path: PathBuf,
-    at: u64,
-    parts: u32,
-    is_at_end: bool,
-    largest: u64,
-    /// The file as it was.
-    file: Option<(Arc<File>, u64, Option<SystemTime>)>,
-}
-
-impl Source {
-    fn new(origin: Origin, path: &Path, how: &Putting) -> Self {
-        let file = match &origin {
-            Origin::File(file, len) => Some((Arc::clone(file), *len, file.metadata().and_then(|found| found.modified()).ok())),
-            Origin::Stream(_) => None,
-        };
-        // Half of the memory: one part is sent while the next is read.
-        let largest = (how.budget.limit() as u64 / 2).max(how.plan.part_bytes);
-        Self { origin: Some(origin), path: path.to_owned(), at: 0, parts: 0, is_at_end: false, largest, file }
-    }
-
-    fn is_at_end(&self) -> bool {
-        self.is_at_end
-    }
-
-    /// The next part, once there is memory for it; none after the last.
-    async fn next(&mut self, how: &Putting) -> Result<Option<Bytes>> {
-        if self.is_at_end {
-            return Ok(None);
-        }
-        let failed = || Error::local("read", &self.path);
-        if self.parts >= MOST_PARTS {
-            return Err(failed()(io::Error::other("it does not fit into 10,000 parts: raise --part-size or --max-memory")));
-        }
-        let size = match self.file {
-            Some((_, len, _)) => how.plan.part_bytes.min(len - self.at),
-            None => stream_part_bytes(self.parts, how.plan.part_bytes, self.largest),
-        };
-        let size = usize::try_from(size).unwrap_or(usize::MAX);
-        let mut memory = Window::new(how.budget.lease(size).await.map_err(Error::Memory)?, size);
-        let mut origin = self.origin.take().expect("only a read that was given up keeps it");
-        let at = self.at;
-        // A pipe may be silent for ever: whoever waits for this read is free to stop.
-        let reading = tokio::task::spawn_blocking(move || {
-            let read = fill(&mut origin, memory.bytes_mut(), at);
-            (origin, memory, read)
-        });
-        let (origin, memory, read) = reading.await.expect("a read does not panic");
-        let (read, ended) = read.map_err(failed())?;
-        self.at += read as u64;
-        self.parts += 1;
-        self.is_at_end = ended;
-        self.origin = Some(origin);
-        Ok((read > 0).then(|| Bytes::from_owner(Body(memory)).slice(..read)))
-    }
-
-    /// What was read is what is there.
-    fn check(&self) -> Result<()> {
-        let Some((file, len, modified)) = &self.file else { return Ok(()) };
-        let failed = || Error::local("read", &self.path);
-        let found = file.metadata().map_err(failed())?;
-        if found.len() != *len || found.modified().ok() != *modified {
-            return Err(failed()(io::Error::other("it changed meanwhile: run it again")));
-        }
-        Ok(())
-    }
-}
-
-/// Fills the buffer, and tells how far and whether that was the last of it.
-fn fill(origin: &mut Origin, buffer: &mut [u8], at: u64) -> io::Result<(usize, bool)> {
-    let stream = match origin {
-        Origin::File(file, len) => {
-            file.read_exact_at(buffer, at)?;
-            return Ok((buffer.len(), at + buffer.len() as u64 >= *len));
-        }
-        Origin::Stream(stream) => stream,
-    };
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match stream.read(&mut buffer[filled..]) {
-            Ok(0) => return Ok((filled, true)),
-            Ok(n) => filled += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok((filled, false))
-}
-
-/// Memory of a part for as long as a request needs it.
-struct Body(Window<Lease>);
-
-impl AsRef<[u8]> for Body {
-    fn as_ref(&self) -> &[u8] {
-        self.0.bytes()
-    }
 }

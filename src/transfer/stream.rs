@@ -5,17 +5,20 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::bandwidth::{self, Bandwidth};
 use super::{Error, Result};
 use crate::budget::{Budget, Lease};
-use crate::store::{Crc64, Details, ObjectStore, Part, RangeRequest, RangeSink};
+use crate::store::{Crc64, Details, Key, ObjectStore, Part, RangeRequest, RangeSink};
 use crate::sys::Window;
 
 /// How to fetch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Streaming {
     pub part_bytes: u64,
     /// Parts in memory, of which one is being taken.
     pub ahead: usize,
+    /// None: as fast as it gets.
+    pub bandwidth: Option<Arc<Bandwidth>>,
 }
 
 /// Hands the bytes of `range` to `take`, which may end it early by answering false, and checks them when they are the whole object and
@@ -44,7 +47,8 @@ pub async fn stream(
             let request = RangeRequest { key: details.meta.key.clone(), range, etag: details.meta.etag.clone() };
             // In the order of the parts, so that the one that is wanted first never waits for memory that others hold.
             let lease = budget.lease(length(&request.range)).await.map_err(Error::Memory)?;
-            fetching.push_back(Fetching(tokio::spawn(fetch(Arc::clone(store), request, lease))));
+            let fetching_one = fetch(Arc::clone(store), how.bandwidth.clone(), request, lease);
+            fetching.push_back(Fetching(tokio::spawn(fetching_one)));
         }
         let Some(mut next) = fetching.pop_front() else { break };
         let filled = (&mut next.0).await.expect("a fetch does not panic, and nobody else aborts it")?;
@@ -58,13 +62,13 @@ pub async fn stream(
             return Ok(());
         }
     }
-    crc.map_or(Ok(()), |crc| check(crc, &parts, details))
+    crc.map_or(Ok(()), |crc| check(crc, &parts, &details.meta.key))
 }
 
 /// Compares the sum of `parts`, in their order, with that of the store.
-pub(super) fn check(crc: Crc64, parts: &[Part], details: &Details) -> Result<()> {
+pub(super) fn check(crc: Crc64, parts: &[Part], key: &Key) -> Result<()> {
     match crc.polynomial.of_parts(parts) {
-        Some(found) if found != crc.value => Err(Error::Checksum { key: details.meta.key.clone(), found, expected: crc.value }),
+        Some(found) if found != crc.value => Err(Error::Checksum { key: key.clone(), found, expected: crc.value }),
         _ => Ok(()),
     }
 }
@@ -78,9 +82,9 @@ impl Drop for Fetching {
     }
 }
 
-async fn fetch(store: Arc<dyn ObjectStore>, request: RangeRequest, lease: Lease) -> Result<Filled> {
+async fn fetch(store: Arc<dyn ObjectStore>, limit: Option<Arc<Bandwidth>>, request: RangeRequest, lease: Lease) -> Result<Filled> {
     let mut filled = Filled { memory: Window::new(lease, length(&request.range)), at: 0 };
-    store.get_range(&request, &mut filled).await?;
+    bandwidth::get_range(&*store, limit.as_deref(), &request, &mut filled).await?;
     Ok(filled)
 }
 

@@ -1,24 +1,27 @@
-//! Everything below a name in a bucket into a directory, some files at a time. Invariant: nothing is written outside of the directory; a
-//! name that would lead there is told and left out.
+//! Objects, and everything below names in a bucket, into a directory, some files at a time. Invariant: nothing is written outside of the
+//! directory; a name that would lead there is told and left out.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::Instant;
 
-use tokio::task::{JoinSet, block_in_place};
+use tokio::task::block_in_place;
 
-use super::get::{Getting, Got, get};
-use super::names::{NameError, Pick, local_name};
+use super::get::{Getting, Sum, Wanted, get};
+use super::many::{Crew, Event, Item, Moved, OnFile, is_current};
+use super::names::{Pick, local_name};
 use super::plan::{Asked, Plan};
 use super::walk::{Listing, directory_of};
 use super::{Error, Result};
-use crate::store::{Key, ObjectMeta};
+use crate::store::{Key, ListPage, ObjectMeta, ObjectStore, SYMLINK_SIZE};
 
-/// A tree on its way.
-#[derive(Debug)]
+/// Files on their way.
+#[derive(Clone)]
 pub struct Tree {
-    /// How each file is brought; its plan is replaced by one for its size.
+    /// How each file is brought; its plan is replaced by one for its size, its store and location by those of its root.
     pub getting: Getting,
     pub asked: Asked,
     pub pick: Pick,
@@ -27,106 +30,173 @@ pub struct Tree {
     /// Files at a time.
     pub transfers: usize,
     pub dry_run: bool,
+    pub on_file: OnFile,
 }
 
-/// What came of one name.
-#[derive(Debug)]
-pub enum Outcome {
-    Got {
-        meta: ObjectMeta,
-        path: PathBuf,
-        got: Got,
-    },
-    /// What would have been brought.
-    Would {
-        meta: ObjectMeta,
-        path: PathBuf,
-    },
-    Skipped,
-    Refused {
-        key: Key,
-        why: NameError,
-    },
+impl fmt::Debug for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tree").field("getting", &self.getting).field("asked", &self.asked).finish_non_exhaustive()
+    }
+}
+
+/// What a person named.
+#[derive(Clone, Debug)]
+pub struct Root {
+    pub store: Arc<dyn ObjectStore>,
+    pub location: String,
+    pub key: Key,
+    /// The file of an object, or the directory for what is below a name.
+    pub dest: PathBuf,
+    /// Everything below.
+    pub is_tree: bool,
 }
 
 impl Tree {
-    /// Brings what lies below `key` and tells what came of each.
+    /// Brings what `roots` name and tells what came of each. Which of them, counted from 0, are names that nothing is below.
     ///
     /// # Errors
     /// The first that could not be brought. Those under way are given up, others are there.
-    pub async fn get(&self, key: &Key, dest: &Path, mut tell: impl FnMut(Outcome)) -> Result<()> {
-        let prefix = directory_of(key);
-        let mut listing = Listing::new(Arc::clone(&self.getting.store), prefix.clone(), false);
-        let mut running = JoinSet::new();
+    pub async fn get(&self, roots: &[Root], mut tell: impl FnMut(Event)) -> Result<Vec<usize>> {
+        let mut bringing = Bringing { tree: self, crew: Crew::new(self.transfers), made: HashSet::new(), tell: &mut tell };
+        let mut empty = Vec::new();
+        for (index, root) in roots.iter().enumerate() {
+            if !root.is_tree {
+                bringing.bring_named(root).await?;
+            } else if bringing.bring_below(root).await? == 0 {
+                empty.push(index);
+            }
+        }
+        let Bringing { mut crew, .. } = bringing;
+        crew.finish(&mut tell).await?;
+        Ok(empty)
+    }
+
+    /// What there is to say of an object that is not to be brought.
+    fn settled(&self, meta: &ObjectMeta, path: &Path) -> Option<Event> {
+        if self.update && block_in_place(|| is_there(path, meta)) {
+            Some(Event::Skipped(meta.size))
+        } else {
+            self.dry_run.then(|| Event::Would(item(meta, path)))
+        }
+    }
+
+    /// How one of them is brought.
+    fn one(&self, root: &Root, size: u64) -> Getting {
+        // That the plan fits was found out for the largest.
+        let plan = Plan::at_offsets(&self.asked, size).unwrap_or(self.getting.plan);
+        Getting { plan, store: Arc::clone(&root.store), location: root.location.clone(), ..self.getting.clone() }
+    }
+}
+
+/// A tree that is being brought.
+struct Bringing<'a, T> {
+    tree: &'a Tree,
+    crew: Crew,
+    /// Directories that this run made.
+    made: HashSet<PathBuf>,
+    tell: &'a mut T,
+}
+
+impl<T: FnMut(Event)> Bringing<'_, T> {
+    async fn bring_named(&mut self, root: &Root) -> Result<()> {
+        self.make(root.dest.parent().unwrap_or(Path::new(".")))?;
+        let (tree, root) = (self.tree.clone(), root.clone());
+        let bringing = async move {
+            let details = root.store.details(&root.key).await?;
+            match tree.settled(&details.meta, &root.dest) {
+                Some(event) => Ok(event),
+                None => one(tree.one(&root, details.meta.size), tree.on_file, Wanted::from(&details), root.dest).await,
+            }
+        };
+        self.crew.begin(bringing, self.tell).await
+    }
+
+    /// How many objects that were.
+    async fn bring_below(&mut self, root: &Root) -> Result<u64> {
+        let prefix = directory_of(&root.key);
+        let mut listing = Listing::new(Arc::clone(&root.store), prefix.clone(), false);
+        let mut count = 0;
         while let Some(page) = listing.next().await? {
-            for meta in page.objects {
-                let rest = meta.key.as_bytes().strip_prefix(prefix.as_bytes()).unwrap_or_default();
-                // The marker of the directory itself.
-                if rest.is_empty() {
-                    continue;
-                }
-                let name = match local_name(rest) {
-                    Ok(name) => name,
-                    Err(why) => {
-                        tell(Outcome::Refused { key: meta.key, why });
-                        continue;
-                    }
-                };
-                if !self.pick.takes(&name) {
-                    continue;
-                }
-                let path = dest.join(name);
-                if meta.key.is_prefix() {
+            count += page.objects.len() as u64;
+            let taken = self.pick(page, &prefix, &root.dest);
+            (self.tell)(Event::Found(taken.iter().map(|(_, wanted)| wanted.meta.size).sum()));
+            for (path, wanted) in taken {
+                if wanted.meta.key.is_prefix() {
                     self.make(&path)?;
-                } else if self.update && block_in_place(|| is_there(&path, &meta)) {
-                    tell(Outcome::Skipped);
-                } else if self.dry_run {
-                    tell(Outcome::Would { meta, path });
+                } else if let Some(event) = self.tree.settled(&wanted.meta, &path) {
+                    (self.tell)(event);
                 } else {
-                    while running.len() >= self.transfers.max(1) {
-                        tell(finished(&mut running).await.expect("it is not empty")?);
-                    }
-                    self.make(path.parent().unwrap_or(dest))?;
-                    // That the plan fits was found out for the largest.
-                    let plan = Plan::at_offsets(&self.asked, meta.size).unwrap_or(self.getting.plan);
-                    running.spawn(one(Getting { plan, ..self.getting.clone() }, meta, path));
+                    self.make(path.parent().unwrap_or(Path::new(".")))?;
+                    let getting = self.tree.one(root, wanted.meta.size);
+                    self.crew.begin(one(getting, Arc::clone(&self.tree.on_file), wanted, path), self.tell).await?;
                 }
             }
         }
-        while let Some(outcome) = finished(&mut running).await {
-            tell(outcome?);
-        }
-        Ok(())
+        Ok(count)
     }
 
-    fn make(&self, directory: &Path) -> Result<()> {
-        if self.dry_run {
+    /// Those of a page that are wanted, and where they go.
+    fn pick(&mut self, page: ListPage, prefix: &Key, dest: &Path) -> Vec<(PathBuf, Wanted)> {
+        let sums = page.sums.into_iter().chain(std::iter::repeat(None));
+        let mut taken = Vec::with_capacity(page.objects.len());
+        for (meta, sum) in page.objects.into_iter().zip(sums) {
+            let rest = meta.key.as_bytes().strip_prefix(prefix.as_bytes()).unwrap_or_default();
+            // The marker of the directory itself.
+            if rest.is_empty() {
+                continue;
+            }
+            match local_name(rest) {
+                Ok(name) if self.tree.pick.takes(&name) => {
+                    taken.push((dest.join(name), Wanted { meta, sum: sum.map_or(Sum::None, Sum::Ask) }));
+                }
+                Ok(_) => {}
+                Err(why) => (self.tell)(Event::Refused { name: meta.key.as_bytes().to_vec(), why: format!("the name {why}") }),
+            }
+        }
+        taken
+    }
+
+    /// Makes a directory, unless this run has.
+    fn make(&mut self, directory: &Path) -> Result<()> {
+        if self.tree.dry_run || self.made.contains(directory) || directory.as_os_str().is_empty() {
             return Ok(());
         }
-        block_in_place(|| fs::create_dir_all(directory)).map_err(Error::local("make the directory", directory))
+        block_in_place(|| fs::create_dir_all(directory)).map_err(Error::local("make the directory", directory))?;
+        self.made.insert(directory.to_owned());
+        Ok(())
     }
 }
 
-async fn finished(running: &mut JoinSet<Result<Outcome>>) -> Option<Result<Outcome>> {
-    Some(running.join_next().await?.expect("a transfer does not panic, and nobody else aborts it"))
+fn item(meta: &ObjectMeta, path: &Path) -> Item {
+    Item { key: meta.key.clone(), path: path.to_owned(), bytes: meta.size, meta: Some(meta.clone()) }
 }
 
-async fn one(getting: Getting, meta: ObjectMeta, path: PathBuf) -> Result<Outcome> {
-    let details = getting.store.details(&meta.key).await?;
-    let got = get(&getting, &details, 0..details.meta.size, &path).await?;
-    Ok(Outcome::Got { meta: details.meta, path, got })
+async fn one(getting: Getting, on_file: OnFile, mut wanted: Wanted, path: PathBuf) -> Result<Event> {
+    let began = Instant::now();
+    // Only a HEAD tells what has the size of a link, and the version where a listing does not.
+    if wanted.meta.size == SYMLINK_SIZE || wanted.meta.etag.as_str().is_empty() {
+        let details = getting.store.details(&wanted.meta.key).await?;
+        if let Some(target) = &details.symlink {
+            let why = format!("it is a symbolic link to {}, which are not made here", String::from_utf8_lossy(target));
+            return Ok(Event::Refused { name: wanted.meta.key.as_bytes().to_vec(), why });
+        }
+        wanted = Wanted::from(&details);
+    }
+    let getting = Getting { on_bytes: on_file(&path, wanted.meta.size), ..getting };
+    let got = get(&getting, &wanted, 0..wanted.meta.size, &path).await?;
+    let moved = Moved { bytes: got.bytes, resumed_bytes: got.resumed_bytes, parts: 0, is_checked: got.is_checked, took: began.elapsed() };
+    Ok(Event::Moved(item(&wanted.meta, &path), moved))
 }
 
-/// Whether the file is what the object is, by size and time. Times of objects have whole seconds in some answers.
+/// Whether the file is what the object is, by size and time.
 pub fn is_there(path: &Path, meta: &ObjectMeta) -> bool {
-    let seconds = |time: std::time::SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let found = fs::metadata(path).ok().filter(|found| found.is_file() && found.len() == meta.size);
-    found.and_then(|found| found.modified().ok()).is_some_and(|modified| seconds(modified) >= seconds(meta.modified))
+    let found = fs::metadata(path).ok().filter(fs::Metadata::is_file);
+    found.and_then(|found| Some((found.len(), found.modified().ok()?))).is_some_and(|copy| is_current(copy, (meta.size, meta.modified)))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
 

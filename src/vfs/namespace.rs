@@ -14,10 +14,7 @@ use super::inodes::Inode;
 use super::listing::{Extra, FileFacts};
 use super::probe::first_below;
 use super::{Error, Result, posix};
-use crate::store::{Condition, ErrorKind, Headers, Key, ListRequest, PutRequest};
-
-/// What directory markers are, so that other clients see a directory.
-const DIRECTORY_TYPE: &str = "application/x-directory";
+use crate::store::{Condition, DIRECTORY_TYPE, ErrorKind, Headers, Key, ListRequest, PutRequest};
 
 /// Keys asked for to see whether a directory is empty: its marker, and one more.
 const FEW: u16 = 2;

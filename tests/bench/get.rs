@@ -5,9 +5,9 @@ use std::fs;
 
 use libtest_mimic::Trial;
 
-use crate::support::program::{Said, said, windlass, windlass_at};
+use crate::program::{Said, at, run};
 use crate::support::{BUCKET, Effect, Fault, Kind, Request, S3Server};
-use crate::trial;
+use crate::{report, said, trial, windlass};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -40,9 +40,9 @@ fn asks_below_a_prefix() {
     objects.iter().for_each(|key| drop(server.put(key, vec![7; 100_000])));
     server.put("set/empty", "");
     server.put("other", "x");
-    let prefix = format!("s3://{BUCKET}/set/");
+    let prefix = at("set/");
     let args = ["bench", "get", "--prefix", &prefix, "--concurrency", "4", "--duration", "1", "--json", "--hedge=false"];
-    let json = said(windlass_at(&server, &args)).succeeds().json();
+    let json = report(&run(&server, &args));
     let number = |key: &str| json[key].as_u64().unwrap();
     let gets = server.of_kind(Kind::Get);
     assert_eq!((number("objects"), number("concurrency"), number("failed")), (5, 4, 0));
@@ -65,7 +65,7 @@ fn follows_redirects() {
     keys.iter().for_each(|key| drop(far.put(key, vec![1; 50_000])));
     near.fault(Fault::new(Effect::Redirect(far.endpoint())));
     let urls: Vec<String> = keys.iter().map(|key| format!("{}/{BUCKET}/{key}", near.endpoint())).collect();
-    let json = of_urls(&urls, &["--concurrency", "4", "--duration", "1", "--json"]).succeeds().json();
+    let json = report(&of_urls(&urls, &["--concurrency", "4", "--duration", "1", "--json"]));
     let (asked, answered) = (near.of_kind(Kind::Get), far.of_kind(Kind::Get));
     let number = |key: &str| json[key].as_u64().unwrap();
     assert!(number("gets") > 0 && number("failed") == 0 && answered.len() as u64 >= number("gets"), "{json}");
@@ -80,8 +80,8 @@ fn tells_failures() {
     server.put("there", "content");
     let url = |key: &str| format!("{}/{BUCKET}/{key}?token=secret", server.endpoint());
     let told = of_urls(&[url("there"), url("gone")], &["--concurrency", "2", "--duration", "1"]).succeeds();
-    let failed = told.out.lines().find_map(|line| line.strip_prefix("failed ")).unwrap().trim().parse::<u64>().unwrap();
-    assert!(failed > 0 && told.err.contains(&format!("{failed} of")) && told.err.contains("gone"), "{}{}", told.out, told.err);
+    let failed = told.text().lines().find_map(|line| line.strip_prefix("failed ")).unwrap().trim().parse::<u64>().unwrap();
+    assert!(failed > 0 && told.err.contains(&format!("{failed} of")) && told.err.contains("gone"), "{}{}", told.text(), told.err);
     assert!(!told.err.contains("secret"));
     of_urls(&[url("gone")], &["--duration", "86400"]).fails(4, &["gone"]);
 }
@@ -97,7 +97,7 @@ fn refuses() {
     said(windlass(&["bench", "get", "--urls", "/nowhere"])).fails(2, &["cannot read /nowhere"]);
     assert_eq!(said(windlass(&["bench", "get"])).code, 2);
     for prefix in ["set/", "nothing/"] {
-        let prefix = format!("s3://{BUCKET}/{prefix}");
-        said(windlass_at(&server, &["bench", "get", "--prefix", &prefix])).fails(4, &[&prefix, "no object"]);
+        let prefix = at(prefix);
+        run(&server, &["bench", "get", "--prefix", &prefix]).fails(4, &[&prefix, "no object"]);
     }
 }

@@ -6,6 +6,7 @@ mod bytes;
 mod support;
 
 mod faults;
+mod killed;
 mod models;
 mod names;
 mod random;
@@ -15,6 +16,6 @@ mod versions;
 
 fn main() -> std::process::ExitCode {
     let places = [sequential::trials(), random::trials(), models::trials()];
-    let trials = places.into_iter().chain([readers::trials(), faults::trials(), versions::trials(), names::trials()]);
+    let trials = places.into_iter().chain([readers::trials(), faults::trials(), killed::trials(), versions::trials(), names::trials()]);
     support::mounts::run(trials.flatten().collect())
 }

@@ -143,6 +143,7 @@ fn kind(op: Op) -> Kind {
         Op::CompleteUpload => Kind::CompleteUpload,
         Op::AbortUpload => Kind::AbortUpload,
         Op::ListUploads => Kind::ListUploads,
+        Op::ListParts => Kind::ListParts,
         Op::Copy => Kind::Copy,
         Op::Delete => Kind::Delete,
     }

@@ -164,6 +164,7 @@ impl Object {
             size: Some(self.size() as i64),
             e_tag: Some(ETag::Strong(self.etag())),
             last_modified: Some(self.modified.into()),
+            checksum_algorithm: self.about.crc64.map(|_| vec![ChecksumAlgorithm::from_static(ChecksumAlgorithm::CRC64NVME)]),
             ..Default::default()
         }
     }
@@ -297,6 +298,11 @@ impl S3 for Bucket {
     async fn abort_multipart_upload(&self, req: S3Request<AbortMultipartUploadInput>) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         check(&req.input.bucket)?;
         self.abort_multipart_upload(req.input)
+    }
+
+    async fn list_parts(&self, req: S3Request<ListPartsInput>) -> S3Result<S3Response<ListPartsOutput>> {
+        check(&req.input.bucket)?;
+        self.list_parts(req.input)
     }
 
     async fn list_multipart_uploads(&self, req: S3Request<ListMultipartUploadsInput>) -> S3Result<S3Response<ListMultipartUploadsOutput>> {

@@ -54,6 +54,7 @@ pub enum Kind {
     CompleteUpload,
     AbortUpload,
     ListUploads,
+    ListParts,
     /// HEAD of the bucket, and whatever else there is.
     Other,
 }
@@ -68,6 +69,7 @@ impl Request {
             (&Method::GET, "") if query.contains("list-type=2") => Kind::List,
             (&Method::GET, "") if query.starts_with("uploads") => Kind::ListUploads,
             (_, "") => Kind::Other,
+            (&Method::GET, _) if upload => Kind::ListParts,
             (&Method::GET, _) => Kind::Get,
             (&Method::HEAD, _) => Kind::Head,
             (&Method::PUT, _) if upload && copied => Kind::CopyPart,

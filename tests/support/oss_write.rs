@@ -92,6 +92,7 @@ impl Change<'_> {
             (&Method::PUT, false, false) => Op::Put,
             (&Method::POST, true, _) => Op::CompleteUpload,
             (&Method::POST, false, _) if self.parameter("uploads").is_some() => Op::CreateUpload,
+            (&Method::GET, true, _) => Op::ListParts,
             (&Method::DELETE, true, _) => Op::AbortUpload,
             (&Method::DELETE, false, _) => Op::Delete,
             (&Method::GET, false, _) if self.parameter("uploads").is_some() => Op::ListUploads,
@@ -246,6 +247,7 @@ impl Writes {
             Op::CompleteUpload => self.complete(setup, change, &name),
             Op::AbortUpload => self.uploads.remove(&name).map(|_| (204, Vec::new(), Vec::new())).ok_or_else(no_upload),
             Op::ListUploads => Ok(self.list(change)),
+            Op::ListParts => self.list_parts(change, &name),
             Op::Head | Op::List | Op::Get => unreachable!("these read"),
         }
     }
@@ -276,6 +278,22 @@ impl Writes {
         answer.push((HeaderName::from_static("x-oss-hash-crc64ecma"), Polynomial::Ecma.of(&whole).to_string()));
         self.store(setup, &name.0, Facts { content: whole, headers, parts, ..Facts::default() });
         Ok((status, answer, body))
+    }
+
+    fn list_parts(&self, change: &Change<'_>, name: &(Vec<u8>, String)) -> Result<Done, Refusal> {
+        let uploading = self.uploads.get(name).ok_or_else(no_upload)?;
+        let after: u32 = change.parameter("part-number-marker").map_or(0, |marker| marker.parse().unwrap());
+        let mut rest = uploading.parts.range(after + 1..);
+        let mut body = String::from("<ListPartsResult>");
+        let mut last = after;
+        for (number, content) in rest.by_ref().take(MOST_UPLOADS) {
+            let (tag, size) = (etag(content), content.len());
+            body += &format!("<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag><Size>{size}</Size></Part>");
+            last = *number;
+        }
+        let more = rest.next().is_some();
+        body += &format!("<IsTruncated>{more}</IsTruncated><NextPartNumberMarker>{last}</NextPartNumberMarker></ListPartsResult>");
+        Ok(document(body))
     }
 
     fn list(&self, change: &Change<'_>) -> Done {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::Failure;
-use super::super::demo::stop::Stop;
 use super::super::locate::locate;
+use super::super::stop::Stop;
 use super::{Shape, listen, or_interrupted};
 use crate::admin::{Command, Done};
 use crate::bench::{

@@ -55,7 +55,7 @@ pub(super) enum Content {
 pub(super) struct Uploading {
     pub headers: Headers,
     pub initiated: SystemTime,
-    parts: BTreeMap<u32, (ETag, Bytes)>,
+    pub parts: BTreeMap<u32, (ETag, Bytes)>,
 }
 
 /// Why parts are not an object.

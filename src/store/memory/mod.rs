@@ -23,7 +23,7 @@ use self::log::{Guard, Log};
 use self::plan::Script;
 use super::{
     Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Part,
-    PartCopy, PutRequest, RangeRequest, RangeSink, Result, Unfinished, Upload, UploadsPage, Written, symlink,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Unfinished, Upload, UploadsPage, Written, symlink,
 };
 
 pub use self::link::{Bandwidth, PIECE};
@@ -229,6 +229,10 @@ impl ObjectStore for Memory {
 
     async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
         self.answer_uploads(prefix, after).await
+    }
+
+    async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
+        self.answer_parts(upload, after).await
     }
 
     async fn copy(&self, request: &CopyRequest) -> Result<Written> {

@@ -8,7 +8,7 @@ use super::link::PIECE;
 use super::log::Guard;
 use super::plan::Fault;
 use super::{Memory, listing, not_found, precondition_failed};
-use crate::store::{Error, ErrorKind, Key, ListPage, ListRequest, Op, RangeRequest, RangeSink, Result};
+use crate::store::{Error, ErrorKind, Key, ListPage, ListRequest, Op, Polynomial, RangeRequest, RangeSink, Result};
 
 impl Memory {
     /// Waits for the first byte; then what else happens to this request.
@@ -93,7 +93,8 @@ impl Memory {
         let page = listing::page(&bucket.objects, &request.prefix, request.delimited, request.token.as_deref(), max)
             .ok_or_else(|| Error::new(ErrorKind::Invalid, Op::List, &request.prefix, "unknown continuation token"))?;
         let objects = page.objects.iter().map(|(key, object)| object.meta(key)).collect();
-        Ok(ListPage { objects, prefixes: page.prefixes, next: page.next })
+        let sums = vec![bucket.checksums.then_some(Polynomial::Nvme); page.objects.len()];
+        Ok(ListPage { objects, prefixes: page.prefixes, next: page.next, sums })
     }
 }
 

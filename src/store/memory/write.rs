@@ -11,12 +11,12 @@ use super::read::next_stop;
 use super::{Memory, not_found, precondition_failed};
 use crate::store::symlink::{self, Link};
 use crate::store::{
-    Condition, CopyRequest, Crc64, Details, ETag, Error, ErrorKind, Headers, Key, LARGEST_COPY, MOST_PARTS, Op, Part, PartCopy, Polynomial,
-    PutRequest, Result, Unfinished, Upload, UploadsPage, Written,
+    Condition, CopyRequest, Crc64, Details, ETag, Error, ErrorKind, Headers, Key, LARGEST_COPY, MOST_PARTS, Op, Part, PartCopy, PartsPage,
+    Polynomial, PutRequest, Result, Unfinished, Upload, UploadsPage, Written,
 };
 
-/// Entries of one page of uploads.
-const MOST_UPLOADS: usize = 1000;
+/// Entries of one page of uploads, or of parts.
+const MOST_LISTED: usize = 1000;
 
 impl Memory {
     /// Sends a body, of which nothing is kept here.
@@ -179,12 +179,31 @@ impl Memory {
             let mut rest = all.filter(|(name, _)| after.is_none_or(|after| *name > after));
             let uploads: Vec<Unfinished> = rest
                 .by_ref()
-                .take(MOST_UPLOADS)
+                .take(MOST_LISTED)
                 .map(|((key, id), uploading)| Unfinished { key: key.clone(), id: id.clone(), initiated: uploading.initiated })
                 .collect();
             let more = rest.next().is_some();
             let next = uploads.last().filter(|_| more).map(|last| (last.key.clone(), last.id.clone()));
             Ok(UploadsPage { uploads, next })
+        })
+        .await
+    }
+
+    pub(super) async fn answer_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
+        let key = &upload.key;
+        let guard = Guard::open(&self.log, Op::ListParts, key, None, None);
+        self.carry_out(Op::ListParts, key, 0, guard, |bucket| {
+            let uploading = bucket.uploads.get(&(key.clone(), upload.id.clone())).ok_or_else(|| no_such_upload(Op::ListParts, key))?;
+            let mut rest = uploading.parts.range(after.saturating_add(1)..);
+            let part = |(&number, (etag, content)): (&u32, &(ETag, Bytes))| Part {
+                number,
+                etag: etag.clone(),
+                size: content.len() as u64,
+                crc64: None,
+            };
+            let parts: Vec<Part> = rest.by_ref().take(MOST_LISTED).map(part).collect();
+            let next = parts.last().map(|last| last.number).filter(|_| rest.next().is_some());
+            Ok(PartsPage { parts, next })
         })
         .await
     }

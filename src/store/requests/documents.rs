@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 use reqsign_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::store::{ETag, Key, Part, Unfinished, UploadsPage};
+use crate::store::{ETag, Key, Part, PartsPage, Unfinished, UploadsPage};
 
 #[derive(Serialize)]
 #[serde(rename = "CompleteMultipartUpload")]
@@ -107,6 +107,37 @@ pub(super) fn uploads(body: &[u8]) -> Result<UploadsPage, String> {
     Ok(UploadsPage { uploads, next })
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Parts {
+    is_truncated: bool,
+    next_part_number_marker: Option<u32>,
+    part: Vec<ListedPart>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ListedPart {
+    #[serde(rename = "PartNumber")]
+    number: u32,
+    /// Servers exist that leave it out; such a part is none that anybody knows.
+    #[serde(rename = "ETag", default)]
+    etag: String,
+    #[serde(rename = "Size")]
+    size: u64,
+}
+
+/// The page of parts that `body` is, or why it is none.
+pub(super) fn parts(body: &[u8]) -> Result<PartsPage, String> {
+    let page: Parts = quick_xml::de::from_reader(trimmed(body)).map_err(|error| format!("the answer cannot be read: {error}"))?;
+    let part = |part: ListedPart| Part { number: part.number, etag: ETag::quoted(part.etag.trim()), size: part.size, crc64: None };
+    let next = match (page.is_truncated, page.next_part_number_marker) {
+        (false, _) => None,
+        (true, Some(marker)) => Some(marker),
+        (true, None) => return Err("the list of parts is not complete and does not say how to go on".into()),
+    };
+    Ok(PartsPage { parts: page.part.into_iter().map(part).collect(), next })
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -158,5 +189,18 @@ mod tests {
         assert_eq!((page.uploads[0].key.clone(), page.next), ("a+b ".into(), Some(("a+b".into(), "i".into()))));
         assert!(uploads(b"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated></ListMultipartUploadsResult>").is_err());
         assert_eq!(uploads(b"<ListMultipartUploadsResult/>").unwrap().uploads, []);
+    }
+
+    #[test]
+    fn parts_are_read_up_to_the_marker_of_the_next_page() {
+        let body = b"<?xml version=\"1.0\"?>\n<ListPartsResult><UploadId>i</UploadId><PartNumberMarker>0</PartNumberMarker>\
+            <NextPartNumberMarker>7</NextPartNumberMarker><MaxParts>2</MaxParts><IsTruncated>true</IsTruncated>\
+            <Part><PartNumber>1</PartNumber><LastModified>x</LastModified><ETag>&quot;a&quot;</ETag><Size>5</Size></Part>\
+            <Part><ETag>b</ETag><Size>6</Size><PartNumber>7</PartNumber></Part></ListPartsResult>";
+        let part = |number, etag: &str, size| Part { number, etag: etag.into(), size, crc64: None };
+        let page = parts(body).unwrap();
+        assert_eq!((page.parts, page.next), (vec![part(1, "\"a\"", 5), part(7, "\"b\"", 6)], Some(7)));
+        assert_eq!(parts(b"<ListPartsResult/>").unwrap().next, None);
+        assert!(parts(b"<ListPartsResult><IsTruncated>true</IsTruncated></ListPartsResult>").is_err());
     }
 }

@@ -239,7 +239,7 @@ impl Requests {
         let counter = match op {
             Op::Head => &self.metrics.head_requests,
             Op::Get => &self.metrics.get_requests,
-            Op::List | Op::ListUploads => &self.metrics.list_requests,
+            Op::List | Op::ListUploads | Op::ListParts => &self.metrics.list_requests,
             Op::Put | Op::CreateUpload | Op::UploadPart | Op::CompleteUpload => &self.metrics.put_requests,
             Op::Copy | Op::CopyPart => &self.metrics.copy_requests,
             Op::Delete | Op::AbortUpload => &self.metrics.delete_requests,

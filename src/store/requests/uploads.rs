@@ -4,11 +4,13 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
 
-use super::documents::{completion, uploads};
+use super::documents::{completion, parts, uploads};
 use super::headers::{decoded, encoded};
 use super::objects::{gone, header_etag, no_etag};
 use super::{Call, Requests};
-use crate::store::{Condition, Dialect, Error, ErrorKind, Headers, Key, Op, Part, PartCopy, Result, Upload, UploadsPage, Written};
+use crate::store::{
+    Condition, Dialect, Error, ErrorKind, Headers, Key, Op, Part, PartCopy, PartsPage, Result, Upload, UploadsPage, Written,
+};
 
 /// What S3 calls the checksum, and that it is one of the whole.
 const ALGORITHM: &str = "CRC64NVME";
@@ -107,6 +109,13 @@ impl Requests {
         let about = |error| Error { key: prefix.clone(), ..error };
         let reply = self.send(&Call::new(Op::ListUploads, Method::GET, &Key::root()).with(query)).await.map_err(about)?;
         uploads(&reply.body).map_err(|message| Error::new(ErrorKind::Corrupt, Op::ListUploads, prefix, message))
+    }
+
+    pub async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
+        let mut query = vec![("uploadId", upload.id.clone()), ("max-parts", "1000".to_owned())];
+        query.extend((after > 0).then(|| ("part-number-marker", after.to_string())));
+        let reply = self.send(&Call::new(Op::ListParts, Method::GET, &upload.key).with(query)).await?;
+        parts(&reply.body).map_err(|message| Error::new(ErrorKind::Corrupt, Op::ListParts, &upload.key, message))
     }
 }
 

@@ -33,7 +33,7 @@ use super::redirect;
 use super::requests::{Requests, Voice};
 use super::{
     Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part,
-    PartCopy, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 use sign::Signer;
@@ -170,6 +170,10 @@ impl ObjectStore for S3 {
 
     async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
         self.requests.list_uploads(prefix, after).await
+    }
+
+    async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
+        self.requests.list_parts(upload, after).await
     }
 
     async fn copy(&self, request: &CopyRequest) -> Result<Written> {

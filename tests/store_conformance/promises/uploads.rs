@@ -94,6 +94,27 @@ pub async fn an_aborted_upload_leaves_nothing(bucket: Bucket) {
     assert_eq!(bucket.store.head(&key("a")).await.unwrap_err().kind, ErrorKind::NotFound);
 }
 
+pub async fn the_parts_of_an_upload_are_listed(bucket: Bucket) {
+    let upload = begin(&bucket, "d/a").await;
+    let mut sent = Vec::new();
+    for number in [4, 1, 7, 2, 9] {
+        sent.push(send(&bucket, &upload, number, format!("part {number}").as_bytes()).await);
+    }
+    sent.sort_by_key(|part| part.number);
+    let (mut found, mut after) = (Vec::new(), Some(0));
+    while let Some(number) = after {
+        let page = bucket.store.list_parts(&upload, number).await.unwrap();
+        found.extend(page.parts);
+        after = page.next;
+    }
+    let facts = |part: &Part| (part.number, part.etag.clone(), part.size);
+    assert_eq!(found.iter().map(facts).collect::<Vec<_>>(), sent.iter().map(facts).collect::<Vec<_>>());
+    bucket.store.abort_upload(&upload).await.unwrap();
+    if bucket.kind.forgets_uploads() {
+        assert_eq!(bucket.store.list_parts(&upload, 0).await.unwrap_err().kind, ErrorKind::NotFound);
+    }
+}
+
 pub async fn unfinished_uploads_are_listed(bucket: Bucket) {
     let before = SystemTime::now() - Duration::from_secs(2);
     let mut begun = Vec::new();

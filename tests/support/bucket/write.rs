@@ -15,7 +15,7 @@ use windlass::store::{Key, Polynomial};
 
 use super::{About, Bucket, Content, Object, Objects, check};
 
-/// Uploads of one page of their list.
+/// Uploads of one page of their list, and parts of one of theirs.
 const MOST_UPLOADS: usize = 3;
 
 /// An upload that is neither complete nor aborted.
@@ -231,6 +231,24 @@ impl Bucket {
     pub(super) fn abort_multipart_upload(&self, input: AbortMultipartUploadInput) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
         let gone = self.lock().uploads.remove(&(input.key.as_str().into(), input.upload_id)).is_none();
         if gone { Err(s3_error!(NoSuchUpload)) } else { Ok(S3Response::new(AbortMultipartUploadOutput::default())) }
+    }
+
+    pub(super) fn list_parts(&self, input: ListPartsInput) -> S3Result<S3Response<ListPartsOutput>> {
+        let after = input.part_number_marker.unwrap_or(0);
+        let mut objects = self.lock();
+        let uploading = objects.uploading(&input.key, &input.upload_id)?;
+        let mut rest = uploading.parts.range(after + 1..);
+        let part = |(number, content): (&i32, &Bytes)| Part {
+            part_number: Some(*number),
+            e_tag: Some(ETag::Strong(md5(content))),
+            size: Some(content.len() as i64),
+            ..Default::default()
+        };
+        let parts: Vec<Part> = rest.by_ref().take(MOST_UPLOADS).map(part).collect();
+        let next = parts.last().and_then(|last| last.part_number).filter(|_| rest.next().is_some());
+        let output =
+            ListPartsOutput { is_truncated: Some(next.is_some()), next_part_number_marker: next, parts: Some(parts), ..Default::default() };
+        Ok(S3Response::new(output))
     }
 
     pub(super) fn list_multipart_uploads(&self, input: ListMultipartUploadsInput) -> S3Result<S3Response<ListMultipartUploadsOutput>> {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+
+use crate::signals::{Ending, Signals};
 
 /// Whether somebody wants the work to end. Clones are the same wish.
 #[derive(Clone, Debug, Default)]
@@ -21,23 +22,15 @@ impl Stop {
         let stop = Self::default();
         let runtime = Builder::new_current_thread().enable_io().build()?;
         // Before the thread starts: a signal that comes in between must not be missed.
-        let (mut interrupt, mut terminate) =
-            runtime.block_on(async { io::Result::Ok((signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)) })?;
+        let mut signals = runtime.block_on(async { Signals::listen() })?;
         let heard = stop.clone();
-        std::thread::Builder::new().name("demo-signals".into()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = interrupt.recv() => heard.set(SignalKind::interrupt()),
-                    _ = terminate.recv() => heard.set(SignalKind::terminate()),
-                }
-            });
-        })?;
+        std::thread::Builder::new().name("signals".into()).spawn(move || heard.set(runtime.block_on(signals.next())))?;
         Ok(stop)
     }
 
-    /// The signal that came, if one did.
-    pub fn signal(&self) -> Option<u8> {
-        Some(self.0.load(Relaxed)).filter(|&number| number > 0)
+    /// What a process that was ended so ends with, once a signal came.
+    pub fn exit_code(&self) -> Option<u8> {
+        Some(self.0.load(Relaxed)).filter(|&code| code > 0)
     }
 
     /// An error once a signal came.
@@ -45,11 +38,11 @@ impl Stop {
     /// # Errors
     /// [`io::ErrorKind::Interrupted`].
     pub fn check(&self) -> io::Result<()> {
-        self.signal().map_or(Ok(()), |_| Err(io::ErrorKind::Interrupted.into()))
+        self.exit_code().map_or(Ok(()), |_| Err(io::ErrorKind::Interrupted.into()))
     }
 
-    pub(super) fn set(&self, kind: SignalKind) {
-        self.0.store(u8::try_from(kind.as_raw_value()).expect("signals are small numbers"), Relaxed);
+    pub fn set(&self, ending: Ending) {
+        self.0.store(ending.exit_code(), Relaxed);
     }
 }
 
@@ -61,9 +54,9 @@ mod tests {
     fn work_goes_on_until_a_signal_came_and_every_clone_knows() {
         let stop = Stop::default();
         let other = stop.clone();
-        assert!(other.check().is_ok() && other.signal().is_none());
-        stop.set(SignalKind::terminate());
+        assert!(other.check().is_ok() && other.exit_code().is_none());
+        stop.set(Ending::Terminate);
         assert_eq!(other.check().unwrap_err().kind(), io::ErrorKind::Interrupted);
-        assert_eq!(other.signal(), Some(15));
+        assert_eq!(other.exit_code(), Some(143));
     }
 }

@@ -1,0 +1,349 @@
+//! A request of the kernel, taken apart. Pure. Invariant: whatever bytes come, nothing panics; what is too short, lacks the end of a name or
+//! names an operation that nobody here knows is told apart, because the kernel must get an answer to each.
+
+use std::ffi::OsStr;
+use std::mem::size_of;
+use std::os::unix::ffi::OsStrExt;
+
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use super::wire::{
+    BatchForgetIn, CreateIn, FallocateIn, FlushIn, ForgetIn, ForgetOne, FsyncIn, GetxattrIn, InHeader, MkdirIn, MknodIn, OpenIn, ReadIn,
+    ReleaseIn, Rename2In, RenameIn, SetattrIn, WriteIn, opcode,
+};
+use crate::vfs::{HandleId, Inode};
+
+/// Who asks, and what about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Header {
+    /// What the answer is to carry.
+    pub unique: u64,
+    pub ino: Inode,
+    pub uid: u32,
+    pub gid: u32,
+    /// The thread, in the name space of who mounted; 0 when it has no number there.
+    pub thread: u32,
+}
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Operation<'a> {
+    Lookup {
+        name: &'a OsStr,
+    },
+    Forget {
+        lookups: u64,
+    },
+    /// Inodes and their lookups.
+    ForgetMany(Vec<(Inode, u64)>),
+    Getattr,
+    Setattr(SetattrIn),
+    Readlink,
+    Symlink {
+        name: &'a OsStr,
+        target: &'a OsStr,
+    },
+    Mknod {
+        name: &'a OsStr,
+        mode: u32,
+    },
+    Mkdir {
+        name: &'a OsStr,
+        mode: u32,
+    },
+    Unlink {
+        name: &'a OsStr,
+    },
+    Rmdir {
+        name: &'a OsStr,
+    },
+    Rename {
+        name: &'a OsStr,
+        new_parent: Inode,
+        new_name: &'a OsStr,
+        flags: u32,
+    },
+    Link,
+    Open {
+        flags: i32,
+    },
+    Read {
+        handle: HandleId,
+        offset: u64,
+        size: u32,
+    },
+    Write {
+        handle: HandleId,
+        offset: u64,
+        data: &'a [u8],
+    },
+    Statfs,
+    Release {
+        handle: HandleId,
+    },
+    Fsync {
+        handle: HandleId,
+    },
+    Setxattr,
+    Getxattr {
+        name: &'a OsStr,
+        size: u32,
+    },
+    Listxattr,
+    Removexattr,
+    Flush {
+        handle: HandleId,
+    },
+    Opendir,
+    Readdir {
+        handle: HandleId,
+        offset: u64,
+        size: u32,
+    },
+    Readdirplus {
+        handle: HandleId,
+        offset: u64,
+        size: u32,
+    },
+    Releasedir {
+        handle: HandleId,
+    },
+    Fsyncdir,
+    Access,
+    Create {
+        name: &'a OsStr,
+        mode: u32,
+        flags: i32,
+    },
+    /// Who asked has got a signal.
+    Interrupt,
+    /// The mount is gone.
+    Destroy,
+    Fallocate {
+        handle: HandleId,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    },
+    /// None of these.
+    Unknown {
+        opcode: u32,
+    },
+    /// Shorter than what it should be.
+    Malformed {
+        opcode: u32,
+    },
+}
+
+impl Operation<'_> {
+    /// Whether the kernel waits for an answer.
+    pub fn is_answered(&self) -> bool {
+        !matches!(self, Self::Forget { .. } | Self::ForgetMany(_) | Self::Interrupt)
+    }
+
+    /// Whether the kernel may ask for it in nobody's name, or for somebody who was let in before: page reads and writes, and what ends
+    /// handles and inodes.
+    pub fn is_for_anybody(&self) -> bool {
+        matches!(
+            self,
+            Self::Destroy
+                | Self::Read { .. }
+                | Self::Write { .. }
+                | Self::Readdir { .. }
+                | Self::Readdirplus { .. }
+                | Self::Fsync { .. }
+                | Self::Fsyncdir
+                | Self::Release { .. }
+                | Self::Releasedir { .. }
+        ) || !self.is_answered()
+    }
+}
+
+/// Takes a message apart; none without a whole header, which no kernel sends.
+pub(super) fn decode(message: &[u8]) -> Option<(Header, Operation<'_>)> {
+    let (header, body) = InHeader::read_from_prefix(message).ok()?;
+    let InHeader { opcode, unique, ino, uid, gid, thread, extensions_len, .. } = header;
+    // What follows the arguments (groups, security contexts) is in units of eight bytes, and not asked for.
+    let len = body.len().saturating_sub(usize::from(extensions_len) * 8);
+    let operation = operation(opcode, Arguments(&body[..len])).unwrap_or(Operation::Malformed { opcode });
+    Some((Header { unique, ino: Inode(ino), uid, gid, thread }, operation))
+}
+
+fn operation(code: u32, mut args: Arguments<'_>) -> Option<Operation<'_>> {
+    Some(match code {
+        opcode::LOOKUP => Operation::Lookup { name: args.name()? },
+        opcode::FORGET => Operation::Forget { lookups: args.take::<ForgetIn>()?.lookups },
+        opcode::BATCH_FORGET => Operation::ForgetMany(args.forgets()?),
+        opcode::GETATTR => Operation::Getattr,
+        opcode::SETATTR => Operation::Setattr(args.take()?),
+        opcode::READLINK => Operation::Readlink,
+        opcode::SYMLINK => Operation::Symlink { name: args.name()?, target: args.name()? },
+        opcode::MKNOD => args.take::<MknodIn>().and_then(|with| Some(Operation::Mknod { name: args.name()?, mode: with.mode }))?,
+        opcode::MKDIR => args.take::<MkdirIn>().and_then(|with| Some(Operation::Mkdir { name: args.name()?, mode: with.mode }))?,
+        opcode::UNLINK => Operation::Unlink { name: args.name()? },
+        opcode::RMDIR => Operation::Rmdir { name: args.name()? },
+        opcode::RENAME => {
+            let RenameIn { new_parent } = args.take()?;
+            args.rename(new_parent, 0)?
+        }
+        opcode::RENAME2 => {
+            let Rename2In { new_parent, flags, .. } = args.take()?;
+            args.rename(new_parent, flags)?
+        }
+        opcode::LINK => Operation::Link,
+        opcode::OPEN => Operation::Open { flags: args.take::<OpenIn>()?.flags },
+        opcode::CREATE => {
+            let CreateIn { flags, mode, .. } = args.take()?;
+            Operation::Create { name: args.name()?, mode, flags }
+        }
+        opcode::READ => {
+            let (handle, offset, size) = args.read()?;
+            Operation::Read { handle, offset, size }
+        }
+        opcode::READDIR => {
+            let (handle, offset, size) = args.read()?;
+            Operation::Readdir { handle, offset, size }
+        }
+        opcode::READDIRPLUS => {
+            let (handle, offset, size) = args.read()?;
+            Operation::Readdirplus { handle, offset, size }
+        }
+        opcode::WRITE => {
+            let WriteIn { fh, offset, size, .. } = args.take()?;
+            Operation::Write { handle: HandleId(fh), offset, data: args.bytes(size)? }
+        }
+        opcode::STATFS => Operation::Statfs,
+        opcode::RELEASE => Operation::Release { handle: HandleId(args.take::<ReleaseIn>()?.fh) },
+        opcode::RELEASEDIR => Operation::Releasedir { handle: HandleId(args.take::<ReleaseIn>()?.fh) },
+        opcode::FLUSH => Operation::Flush { handle: HandleId(args.take::<FlushIn>()?.fh) },
+        opcode::FSYNC => Operation::Fsync { handle: HandleId(args.take::<FsyncIn>()?.fh) },
+        opcode::FSYNCDIR => Operation::Fsyncdir,
+        opcode::SETXATTR => Operation::Setxattr,
+        opcode::REMOVEXATTR => Operation::Removexattr,
+        opcode::LISTXATTR => Operation::Listxattr,
+        opcode::GETXATTR => {
+            let GetxattrIn { size, .. } = args.take()?;
+            Operation::Getxattr { name: args.name()?, size }
+        }
+        opcode::OPENDIR => Operation::Opendir,
+        opcode::ACCESS => Operation::Access,
+        opcode::INTERRUPT => Operation::Interrupt,
+        opcode::DESTROY => Operation::Destroy,
+        opcode::FALLOCATE => {
+            let FallocateIn { fh, offset, length, mode, .. } = args.take()?;
+            Operation::Fallocate { handle: HandleId(fh), offset, length, mode }
+        }
+        opcode => Operation::Unknown { opcode },
+    })
+}
+
+/// What follows the header.
+struct Arguments<'a>(&'a [u8]);
+
+impl<'a> Arguments<'a> {
+    fn take<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Option<T> {
+        let (taken, rest) = T::read_from_prefix(self.0).ok()?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// Up to a zero.
+    fn name(&mut self) -> Option<&'a OsStr> {
+        let end = self.0.iter().position(|&byte| byte == 0)?;
+        let name = &self.0[..end];
+        self.0 = &self.0[end + 1..];
+        Some(OsStr::from_bytes(name))
+    }
+
+    fn bytes(&mut self, len: u32) -> Option<&'a [u8]> {
+        self.0.get(..len as usize)
+    }
+
+    fn read(&mut self) -> Option<(HandleId, u64, u32)> {
+        let ReadIn { fh, offset, size, .. } = self.take()?;
+        Some((HandleId(fh), offset, size))
+    }
+
+    fn rename(&mut self, new_parent: u64, flags: u32) -> Option<Operation<'a>> {
+        Some(Operation::Rename { name: self.name()?, new_parent: Inode(new_parent), new_name: self.name()?, flags })
+    }
+
+    fn forgets(&mut self) -> Option<Vec<(Inode, u64)>> {
+        let BatchForgetIn { count, .. } = self.take()?;
+        let count = count as usize;
+        if self.0.len() / size_of::<ForgetOne>() < count {
+            return None;
+        }
+        (0..count).map(|_| self.take::<ForgetOne>().map(|one| (Inode(one.ino), one.lookups))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    fn message(opcode: u32, body: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(size_of::<InHeader>() + body.len()).unwrap();
+        let header = InHeader { len, opcode, unique: 7, ino: 3, uid: 1, gid: 2, thread: 9, extensions_len: 0, padding: 0 };
+        [header.as_bytes(), body].concat()
+    }
+
+    #[test]
+    fn requests_are_taken_apart() {
+        let read = ReadIn { fh: 5, offset: 1 << 40, size: 4096, read_flags: 0, lock_owner: 0, flags: 0, padding: 0 };
+        let write = WriteIn { fh: 6, offset: 10, size: 3, write_flags: 0, lock_owner: 0, flags: 0, padding: 0 };
+        let forgets = [ForgetOne { ino: 4, lookups: 1 }, ForgetOne { ino: 5, lookups: 2 }];
+        let cases = [
+            (opcode::LOOKUP, b"name\0".to_vec(), Operation::Lookup { name: OsStr::new("name") }),
+            (opcode::READ, read.as_bytes().to_vec(), Operation::Read { handle: HandleId(5), offset: 1 << 40, size: 4096 }),
+            (opcode::WRITE, [write.as_bytes(), b"abc"].concat(), Operation::Write { handle: HandleId(6), offset: 10, data: b"abc" }),
+            (
+                opcode::RENAME2,
+                [Rename2In { new_parent: 8, flags: 1, padding: 0 }.as_bytes(), b"a\0b\0"].concat(),
+                Operation::Rename { name: OsStr::new("a"), new_parent: Inode(8), new_name: OsStr::new("b"), flags: 1 },
+            ),
+            (
+                opcode::BATCH_FORGET,
+                [BatchForgetIn { count: 2, dummy: 0 }.as_bytes(), forgets.as_bytes()].concat(),
+                Operation::ForgetMany(vec![(Inode(4), 1), (Inode(5), 2)]),
+            ),
+            (opcode::SYMLINK, b"name\0target\0".to_vec(), Operation::Symlink { name: OsStr::new("name"), target: OsStr::new("target") }),
+            (47, vec![1; 50], Operation::Unknown { opcode: 47 }),
+        ];
+        for (opcode, body, expected) in cases {
+            let message = message(opcode, &body);
+            let (header, operation) = decode(&message).unwrap();
+            assert_eq!(header, Header { unique: 7, ino: Inode(3), uid: 1, gid: 2, thread: 9 });
+            assert_eq!(operation, expected);
+        }
+    }
+
+    #[test]
+    fn what_is_too_short_is_told_apart() {
+        let huge = BatchForgetIn { count: u32::MAX, dummy: 0 };
+        let long = WriteIn { fh: 6, offset: 10, size: 4, write_flags: 0, lock_owner: 0, flags: 0, padding: 0 };
+        for (opcode, body) in [
+            (opcode::LOOKUP, b"no end".to_vec()),
+            (opcode::READ, vec![0; 39]),
+            (opcode::BATCH_FORGET, huge.as_bytes().to_vec()),
+            (opcode::WRITE, [long.as_bytes(), b"abc"].concat()),
+            (opcode::SYMLINK, b"one\0".to_vec()),
+        ] {
+            let message = message(opcode, &body);
+            assert_eq!(decode(&message).unwrap().1, Operation::Malformed { opcode });
+        }
+        assert!(decode(&[0; 39]).is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_are_too_strange(opcode in 0u32..60, body in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let message = message(opcode, &body);
+            let (_, operation) = decode(&message).unwrap();
+            prop_assert!(operation.is_answered() || operation.is_for_anybody());
+        }
+    }
+}
