@@ -158,7 +158,6 @@ fn send(channel: &Channel, unique: u64, errno: i32, parts: &[IoSlice<'_>]) {
 mod tests {
     use std::fs::File;
     use std::io::Read;
-    use std::os::fd::OwnedFd;
     use std::time::Duration;
 
     use super::*;
@@ -166,7 +165,7 @@ mod tests {
     /// A pipe in place of the device.
     fn channel() -> (Arc<Channel>, File) {
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap();
-        (Arc::new(Channel::new(write)), File::from(OwnedFd::from(read)))
+        (Arc::new(Channel::new(write)), File::from(read))
     }
 
     /// The requests that were answered, with what.
