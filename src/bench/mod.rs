@@ -25,7 +25,7 @@ pub use fio::{FioError, Ran, Steps, check as check_fio, run as run_fio};
 pub use gets::{Gets, Targets, gets};
 pub use jobs::{JOBS, Job, Limits};
 pub use latency::{Latencies, latency};
-pub use net::{LONGEST as LONGEST_STREAM, MOST_STREAMS, Measured, NetError, measure, serve};
+pub use net::{MOST_STREAMS, Measured, NetError, measure, serve};
 pub use plot::{Chart, Line, PlotError};
 pub use process::Process;
 pub use rate::{Rate, Speed};
