@@ -2,7 +2,8 @@
 //! through the disk, and by the kernel alone, beside the file on the disk itself. All in one run, so that the ratios mean something on a
 //! machine that others use too. Needs /dev/fuse, and root for the kernel's part; says so when it has none.
 //!
-//! `cargo bench --bench modes [-- SIZE_MIB]`; under `cargo test` (as CI runs it) one short round.
+//! `cargo bench --bench modes [-- SIZE_MIB...]`, each size in five rounds, in three from 4 GiB on; twice the largest has to fit on the disk below
+//! TMPDIR. Under `cargo test` (as CI runs it) one short round.
 
 mod support;
 
@@ -27,25 +28,48 @@ const READ: usize = 1 << 20;
 const PATTERN: usize = 64 << 20;
 
 fn main() {
-    let asked = std::env::args().filter_map(|arg| arg.parse::<u64>().ok()).next();
-    let (size, rounds) = if is_short() { (64 << 20, 1) } else { (asked.unwrap_or(1024) << 20, 5) };
+    let mut sizes: Vec<u64> = std::env::args().filter_map(|arg| arg.parse::<u64>().ok()).map(|mib| mib << 20).collect();
+    if is_short() {
+        sizes = vec![64 << 20];
+    } else if sizes.is_empty() {
+        sizes.push(1 << 30);
+    }
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
         println!("modes: not run, /dev/fuse: {error}");
         return;
     }
+    let tables: Vec<[f64; WAYS.len()]> = sizes.iter().map(|&size| measure(size)).collect();
+    println!("\n{:<44}{}", "seconds", sizes.iter().map(|size| format!("{:>8.1} GiB", gib(*size))).collect::<String>());
+    for (at, way) in WAYS.iter().enumerate() {
+        let seconds = tables.iter().zip(&sizes).map(|(rates, &size)| format!("{:>12.2}", size as f64 / rates[at]));
+        println!("{way:<44}{}", seconds.collect::<String>());
+    }
+}
+
+fn gib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+/// Medians of all ways of reading an object of `size`, in bytes per second.
+fn measure(size: u64) -> [f64; WAYS.len()] {
+    let rounds = match size {
+        _ if is_short() => 1,
+        0..0x1_0000_0000 => 5,
+        _ => 3,
+    };
     let store = Store::start(size);
-    let mut table: Vec<(&str, Vec<f64>)> = WAYS.iter().map(|way| (*way, Vec::new())).collect();
+    let mut table: [Vec<f64>; WAYS.len()] = Default::default();
     for _ in 0..rounds {
-        for ((_, rates), rate) in table.iter_mut().zip(round(&store, size)) {
+        for (rates, rate) in table.iter_mut().zip(round(&store, size)) {
             rates.push(rate);
         }
     }
-    let direct = median(&mut table[0].1);
-    println!("{} MiB, {rounds} rounds, medians:", size >> 20);
-    for (way, rates) in &mut table {
-        let rate = median(rates);
-        println!("{way:<44} {:>7.0} MB/s {:>8.2} s  {:.2} of direct", rate / 1e6, size as f64 / rate, rate / direct);
+    let medians = table.map(|mut rates| median(&mut rates));
+    println!("{:.1} GiB, {rounds} rounds, medians:", gib(size));
+    for (way, rate) in WAYS.iter().zip(medians) {
+        println!("{way:<44} {:>7.0} MB/s {:>8.2} s  {:.2} of direct", rate / 1e6, size as f64 / rate, rate / medians[0]);
     }
+    medians
 }
 
 fn median(rates: &mut [f64]) -> f64 {

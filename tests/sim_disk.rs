@@ -14,7 +14,7 @@ use windlass::metrics::Metrics;
 use windlass::reader::{Options, ReadMode, Reader, WarmError};
 use windlass::spill::{Bounds, Identity, Spill};
 use windlass::store::memory::{Fault, Memory, Rule};
-use windlass::store::{ErrorKind, Op};
+use windlass::store::{ETag, ErrorKind, ObjectMeta, Op};
 use windlass::units::ByteSize;
 use windlass::vfs::{self, Inode, Names};
 
@@ -267,6 +267,17 @@ async fn warm_says_when_there_is_no_room() {
     assert!(matches!(refused, Err(WarmError::NoRoom)), "{refused:?}");
     // Readers do not notice.
     process.read_all("k").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn warm_says_what_can_never_be_kept() {
+    let (store, disk) = (Memory::default(), tempfile::tempdir().unwrap());
+    store.put_synthetic("k", CHUNK);
+    let process = cached(&store, disk.path());
+    let nameless = ObjectMeta { etag: ETag::from(""), ..store.meta("k").unwrap() };
+    let refused = process.reader.warm(&nameless, &|_| {}).await;
+    assert!(matches!(refused, Err(WarmError::NoEtag)), "{refused:?}");
+    assert_eq!(process.fetched(), 0);
 }
 
 fn names(store: &Memory, options: vfs::Options) -> Arc<Names> {

@@ -26,6 +26,9 @@ pub enum WarmError {
     /// Bounds, or a disk that does not work; the log says which.
     #[error("the disk takes no more")]
     NoRoom,
+    /// Nobody could tell later of which version it would be.
+    #[error("the store gives it no etag, so nothing of it can be kept")]
+    NoEtag,
     /// It could not be read.
     #[error(transparent)]
     Read(#[from] ReadError),
@@ -39,6 +42,9 @@ impl Reader {
     pub async fn warm(&self, meta: &ObjectMeta, hear: &(dyn Fn(u64) + Send + Sync)) -> Result<Warmed, WarmError> {
         if meta.size == 0 {
             return Ok(Warmed::default());
+        }
+        if meta.etag.as_str().is_empty() {
+            return Err(WarmError::NoEtag);
         }
         let handle = self.handle(meta);
         let disk = handle.object.disk.clone().ok_or(WarmError::Direct)?;
