@@ -22,7 +22,7 @@
 //! 10. An error is born where the fact is known with operation and key, is translated once a layer, becomes an errno in one
 //!     exhaustive table, and is logged once, where it ends.
 //!
-//! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`bench`], [`transfer`], [`config`], [`fuse`], [`admin`], [`vfs`], [`writer`],
+//! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`bench`](mod@bench), [`transfer`], [`config`], [`fuse`], [`admin`], [`vfs`], [`writer`],
 //! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`logging`], [`metrics`],
 //! [`signals`], [`sys`] and [`units`].
 

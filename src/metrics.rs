@@ -58,6 +58,8 @@ pub struct Metrics {
     pub read_endpoint_requests: Counter,
     /// Ranges that the endpoint answered, or the rest of which, because the read endpoint did not or was left alone after it had failed.
     pub read_endpoint_fallbacks: Counter,
+    /// Connections to stores that were opened.
+    pub connections_opened: Counter,
     /// Answers that asked to slow down.
     pub throttled: Counter,
     /// Bytes that arrived in bodies of data GETs.

@@ -35,6 +35,7 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["moka"], &["vfs/stat_cache.rs", "store/"]),
     (&["s3s", "s3s_fs"], &["demo/"]),
     (&["hyper", "hyper_util"], &["store/", "demo/"]),
+    (&["tower_layer", "tower_service"], &["store/connecting.rs"]),
     (&["httparse"], &["store/plain/"]),
     (&["hdrhistogram"], &["store/", "bench/"]),
     (&["csv", "plotters"], &["bench/"]),

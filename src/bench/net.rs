@@ -18,7 +18,7 @@ use super::rate::{Rate, Speed};
 use crate::store::memory::Synthetic;
 
 /// Longest time that one stream is sent to.
-pub const LONGEST: Duration = Duration::from_secs(600);
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// Streams of all clients together: below the descriptors that a process has where nobody raised their number.
 pub const MOST_STREAMS: usize = 512;

@@ -76,8 +76,8 @@ mod tests {
     /// The sample that the part stands for.
     #[expect(clippy::cast_sign_loss, reason = "a part is not negative")]
     fn raw(sorted: &[u64], part: f64) -> u64 {
-        let rank = (part * sorted.len() as f64).ceil() as usize;
-        sorted[rank.clamp(1, sorted.len()) - 1]
+        let rank = (1..sorted.len()).find(|&rank| rank as f64 >= part * sorted.len() as f64);
+        sorted[rank.unwrap_or(sorted.len()) - 1]
     }
 
     fn times(samples: &[u64]) -> Times {

@@ -3,6 +3,7 @@
 
 mod files;
 mod fio;
+mod get;
 mod latency;
 mod net;
 mod read;
@@ -29,6 +30,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Bench {
     Read(Box<read::Args>),
+    Get(Box<get::Args>),
     Latency(Box<latency::Args>),
     Files(files::Args),
     Net(net::Args),
@@ -39,6 +41,7 @@ enum Bench {
 pub fn run(args: &Args) -> Result<(), Failure> {
     match &args.bench {
         Bench::Read(args) => read::run(args),
+        Bench::Get(args) => get::run(args),
         Bench::Latency(args) => latency::run(args),
         Bench::Files(args) => files::run(args),
         Bench::Net(args) => net::run(args),

@@ -27,6 +27,13 @@ pub struct Reach {
     flags: StoreFlags,
 }
 
+impl Reach {
+    /// Whether anything was said.
+    pub fn is_said(&self) -> bool {
+        self.config.is_some() || !self.flags.0.is_empty()
+    }
+}
+
 /// A place in a bucket.
 #[derive(Debug)]
 pub struct Remote {
@@ -35,6 +42,8 @@ pub struct Remote {
     pub key: Key,
     /// As it was typed.
     pub shown: String,
+    /// What is counted of the requests to it.
+    pub metrics: Arc<Metrics>,
     location: Location,
 }
 
@@ -45,8 +54,9 @@ pub async fn open_all(sources: &[OsString], reach: &Reach) -> Result<Vec<Remote>
         let (bucket, key) = split(source.as_bytes());
         let same = remotes.iter().zip(sources).find(|(_, other)| split(other.as_bytes()).0 == bucket);
         let remote = match same {
-            Some((Remote { store, location, .. }, _)) => Remote {
+            Some((Remote { store, metrics, location, .. }, _)) => Remote {
                 store: Arc::clone(store),
+                metrics: Arc::clone(metrics),
                 key: Key::from(key),
                 shown: source.to_string_lossy().into_owned(),
                 location: location.clone(),
@@ -103,8 +113,9 @@ impl Remote {
         let place = Place::gather(&Input { program: Program::Native, places, environment, flags, ..Input::default() })?;
         let location = Location::describe(&place.store);
         let failed = |error| refusal(&location, error);
-        let store = store::open(&place.store, Arc::new(Metrics::default())).await.map_err(failed)?;
-        Ok(Self { store, key: Key::from(key), shown, location })
+        let metrics = Arc::new(Metrics::default());
+        let store = store::open(&place.store, Arc::clone(&metrics)).await.map_err(failed)?;
+        Ok(Self { store, key: Key::from(key), shown, metrics, location })
     }
 
     /// Which bucket, and where.

@@ -41,7 +41,7 @@ impl Stop {
         self.exit_code().map_or(Ok(()), |_| Err(io::ErrorKind::Interrupted.into()))
     }
 
-    pub(super) fn set(&self, ending: Ending) {
+    pub fn set(&self, ending: Ending) {
         self.0.store(ending.exit_code(), Relaxed);
     }
 }

@@ -4,6 +4,7 @@
 
 mod answer;
 mod checksum;
+mod connecting;
 mod copying;
 mod endpoint;
 mod error;
@@ -45,6 +46,7 @@ pub use hedge::Hedging;
 pub use key::{ETag, Key};
 pub use open::{Location, open, probe};
 pub use options::{CredentialOptions, Dialect, Options, Signature, Sse, StaticKeys};
+pub use range::Urls;
 pub use retry::{Policy, Retrying};
 pub use write::{
     Condition, CopyRequest, DIRECTORY_TYPE, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part,

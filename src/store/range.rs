@@ -5,6 +5,8 @@
 //! Two clients send the requests: `plain` those that go over bare TCP, because it brings the bytes where they belong
 //! without a copy, and reqwest all others: TLS, proxies, bodies whose length is not known.
 
+mod url;
+
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,11 +20,14 @@ use reqwest::Url;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::answer::{self, Answer};
+use super::connecting::Counting;
 use super::endpoint;
 use super::plain::{self, Failure};
 use super::redirect::{self, AllowList, MAX_HOPS, Remembered, Target};
 use super::{ETag, Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
 use crate::metrics::Metrics;
+
+pub use self::url::Urls;
 
 /// Connections kept per host: above every concurrency that the reader reaches, so that none is reopened while reads go on.
 pub(super) const IDLE_CONNECTIONS: usize = 512;
@@ -55,8 +60,8 @@ pub(super) trait SignGet: Send + Sync {
 }
 
 /// The settings that every HTTP client of a dialect shares.
-pub(super) fn client_builder(options: &Options) -> reqwest::ClientBuilder {
-    let builder = reqwest::Client::builder();
+pub(super) fn client_builder(options: &Options, metrics: &Arc<Metrics>) -> reqwest::ClientBuilder {
+    let builder = reqwest::Client::builder().connector_layer(Counting(Arc::clone(metrics)));
     let builder = if endpoint::goes_through_proxy(options.endpoint.as_deref()) { builder } else { builder.no_proxy() };
     builder
         .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
@@ -92,7 +97,7 @@ impl RangeClient {
         let proxies = if proxied { Matcher::from_env() } else { Matcher::builder().build() };
         Self {
             http,
-            plain: plain::Client::new(proxies, options.connect_timeout),
+            plain: plain::Client::new(proxies, options.connect_timeout, Arc::clone(&metrics)),
             library_only: Arc::default(),
             stall_timeout: options.stall_timeout,
             allowed: AllowList::new(&options.redirect_hosts),
@@ -126,7 +131,7 @@ impl RangeClient {
         let signed = signer.sign_get(key).await?;
         let mut target = Target { url: signed.url.clone(), headers: signed.headers.clone() };
         for hop in 0..=MAX_HOPS {
-            let response = self.send(&target, conditions, key).await?;
+            let mut response = self.send(&target, conditions, key).await?;
             let status = response.status();
             if !redirect::leads_elsewhere(status, response.headers()) {
                 if hop > 0 && status.is_success() {
@@ -135,6 +140,8 @@ impl RangeClient {
                 return Ok(response);
             }
             let answer = response.headers().clone();
+            // Read to its end, so that the next request finds the connection.
+            let _ = timeout(self.stall_timeout, response.document()).await;
             response.finish();
             let url = redirect::location(&target.url, &answer)
                 .map_err(|refused| answered(ErrorKind::Invalid, key, status, refused.to_string()))?;
@@ -240,13 +247,20 @@ impl RangeClient {
     }
 
     /// The error that an answer without the bytes is.
-    async fn refusal(&self, mut response: Response, request: &RangeRequest) -> Error {
-        let body = timeout(self.stall_timeout, response.document()).await.unwrap_or_default();
-        let mut error = Answer::new(response.status().as_u16(), response.headers(), &body).into_error(Op::Get, &request.key);
-        if error.kind == ErrorKind::RangeNotSatisfiable && is_other_version(response.headers(), request) {
+    async fn refusal(&self, response: Response, request: &RangeRequest) -> Error {
+        let is_other = is_other_version(response.headers(), request);
+        let mut error = self.refused(response, &request.key).await;
+        if error.kind == ErrorKind::RangeNotSatisfiable && is_other {
             error.kind = ErrorKind::Replaced;
             "the object was replaced by a shorter one".clone_into(&mut error.message);
         }
+        error
+    }
+
+    /// The error that any answer without success is.
+    async fn refused(&self, mut response: Response, key: &Key) -> Error {
+        let body = timeout(self.stall_timeout, response.document()).await.unwrap_or_default();
+        let error = Answer::new(response.status().as_u16(), response.headers(), &body).into_error(Op::Get, key);
         response.finish();
         error
     }
@@ -305,7 +319,7 @@ impl Response {
 }
 
 /// The headers that make a GET of an object a GET of one range of one version.
-struct Conditions([(HeaderName, HeaderValue); 3]);
+struct Conditions(Vec<(HeaderName, HeaderValue)>);
 
 impl Conditions {
     fn new(request: &RangeRequest) -> Result<Self> {
@@ -318,7 +332,7 @@ impl Conditions {
             .map_err(|_| Error::new(ErrorKind::Invalid, Op::Get, &request.key, "the etag cannot be sent as a header"))?;
         let range = HeaderValue::try_from(format!("bytes={start}-{}", end - 1)).expect("digits are valid in a header");
         let identity = HeaderValue::from_static("identity");
-        Ok(Self([(header::RANGE, range), (header::IF_MATCH, etag), (header::ACCEPT_ENCODING, identity)]))
+        Ok(Self(vec![(header::RANGE, range), (header::IF_MATCH, etag), (header::ACCEPT_ENCODING, identity)]))
     }
 }
 

@@ -6,10 +6,10 @@ use std::path::Path;
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::program::Said;
 use crate::support::mounts::{self, Daemon, wait_until};
-use crate::support::program::{Said, said, windlass};
 use crate::support::{Kind, S3Server};
-use crate::trial;
+use crate::{program, report, said, trial, windlass};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -37,11 +37,11 @@ fn writes_and_reads() {
     assert!(told.err.contains("removed") && count(dir.path()) == 1, "{}", told.err);
     let told = bench(dir.path(), &[&write[..], &["--keep"]].concat()).succeeds();
     assert!(told.err.contains("the files are") && count(dir.path()) == 201, "{}", told.err);
-    let json = told.json();
+    let json = report(&told);
     assert_eq!((json["pass"].as_str(), json["files"].as_u64(), json["bytes"].as_u64()), (Some("write"), Some(200), Some(200 * 3072)));
     bench(dir.path(), &write).fails(2, &["earlier bench"]);
 
-    let json = bench(dir.path(), &["--threads", "16", "--file-size-KB", "3", "--json"]).succeeds().json();
+    let json = report(&bench(dir.path(), &["--threads", "16", "--file-size-KB", "3", "--json"]));
     assert_eq!((json["pass"].as_str(), json["files"].as_u64(), json["bytes"].as_u64()), (Some("read"), Some(201), Some(201 * 3072)));
     let number = |key: &str| json[key].as_f64().unwrap();
     assert!(
@@ -49,7 +49,7 @@ fn writes_and_reads() {
             && number("files_per_second") > 0.0
             && number("p50_milliseconds") <= number("max_milliseconds")
     );
-    let json = bench(dir.path(), &["--file-count", "50", "--json"]).succeeds().json();
+    let json = report(&bench(dir.path(), &["--file-count", "50", "--json"]));
     assert_eq!(json["files"].as_u64(), Some(50));
     assert_eq!(fs::read(dir.path().join("deep/mine")).unwrap(), vec![7; 3072]);
 }
@@ -70,11 +70,11 @@ fn is_interrupted() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().to_str().unwrap();
     let mut command =
-        windlass(&["bench", "files", "--dir", path, "--write", "--file-count", "10000000", "--file-size-KB", "1", "--threads", "2"]);
+        windlass(&["bench", "files", "--dir", path, "--write", "--file-count", "1000000", "--file-size-KB", "1", "--threads", "2"]);
     let child = command.stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
     wait_until("files are written", || count(dir.path()) > 10);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    Said::from(child.wait_with_output().unwrap()).fails(130, &["interrupted"]);
+    program::said(child.wait_with_output().unwrap()).fails(130, &["interrupted"]);
     assert_eq!(count(dir.path()), 0);
 }
 
@@ -82,8 +82,8 @@ fn through_a_mount() {
     let server = S3Server::start();
     let mount = Daemon::new(&server).arg("--stat-cache-ttl", "60s").start();
     let write = ["--write", "--file-size-KB", "16", "--file-count", "64", "--threads", "8", "--keep", "--json"];
-    let json = bench(mount.path(), &write).succeeds().json();
+    let json = report(&bench(mount.path(), &write));
     assert_eq!((json["files"].as_u64(), server.count(Kind::Put)), (Some(64), 64));
     let read = ["--file-size-KB", "16", "--file-count", "64", "--threads", "8", "--json"];
-    assert_eq!(bench(mount.path(), &read).succeeds().json()["bytes"].as_u64(), Some(64 * 16 * 1024));
+    assert_eq!(report(&bench(mount.path(), &read))["bytes"].as_u64(), Some(64 * 16 * 1024));
 }

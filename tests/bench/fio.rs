@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 use libtest_mimic::{Completion, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::program::Said;
 use crate::support::mounts::{self, Daemon, lacks, wait_until};
-use crate::support::program::{Said, said, windlass};
 use crate::support::{Kind, S3Server};
-use crate::trial;
+use crate::{program, report, said, trial, windlass};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -48,8 +48,8 @@ fn names(dir: &Path) -> Vec<String> {
 fn lists() {
     let told = said(windlass(&["bench", "fio", "--list"])).succeeds();
     let files = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("fio-jobs")).unwrap().count();
-    assert_eq!(told.out.lines().count(), files);
-    assert!(told.out.lines().all(|line| line.contains('?')), "{}", told.out);
+    assert_eq!(told.text().lines().count(), files);
+    assert!(told.text().lines().all(|line| line.contains('?')), "{}", told.text());
 }
 
 fn misses_fio() {
@@ -64,7 +64,7 @@ fn runs_anywhere() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("mine"), "not from here").unwrap();
     let told = bench(dir.path(), &["small-files", "random-write", "--size", "16MiB", "--json"]).succeeds();
-    let json = told.json();
+    let json = report(&told);
     let rows = json["rows"].as_array().unwrap();
     let jobs: Vec<_> = rows.iter().map(|row| (row["job"].as_str().unwrap(), row["part"].as_str().unwrap())).collect();
     assert_eq!(jobs, [("small-files-write", "small"), ("small-files", "small"), ("random-write", "random")]);
@@ -95,14 +95,14 @@ fn is_interrupted() {
     let has_files = || names(dir.path()).first().is_some_and(|folder| !names(&dir.path().join(folder)).is_empty());
     wait_until("fio has begun", has_files);
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-    Said::from(child.wait_with_output().unwrap()).fails(143, &["interrupted"]);
+    program::said(child.wait_with_output().unwrap()).fails(143, &["interrupted"]);
     assert_eq!(names(dir.path()), [""; 0]);
 }
 
 fn shows_the_daemon() {
     let server = S3Server::start();
     let mount = Daemon::new(&server).start();
-    let json = bench(mount.path(), &["small-files", "--size", "16MiB", "--json"]).succeeds().json();
+    let json = report(&bench(mount.path(), &["small-files", "--size", "16MiB", "--json"]));
     assert_eq!(json["daemon_pid"].as_u64(), Some(mount.pid().into()));
     for row in json["rows"].as_array().unwrap() {
         assert!(row["daemon_peak_mib"].as_f64().is_some_and(|mib| mib > 1.0) && row["daemon_cpu_percent"].is_number(), "{row}");

@@ -6,9 +6,9 @@ use std::process::{Child, Stdio};
 
 use libtest_mimic::Trial;
 
-use crate::support::program::{said, windlass, windlass_at};
-use crate::support::{BUCKET, S3Server};
-use crate::trial;
+use crate::program::{at, command};
+use crate::support::S3Server;
+use crate::{report, said, trial, windlass};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -40,9 +40,9 @@ impl Drop for Listener {
 
 fn is_remembered() {
     let (listener, state, server) = (Listener::start(), tempfile::tempdir().unwrap(), S3Server::start());
-    let mut command = windlass(&["bench", "net", &listener.1, "--streams", "3", "--duration", "1", "--json"]);
-    command.env("XDG_STATE_HOME", state.path());
-    let json = said(command).succeeds().json();
+    let mut asking = windlass(&["bench", "net", &listener.1, "--streams", "3", "--duration", "1", "--json"]);
+    asking.env("XDG_STATE_HOME", state.path());
+    let json = report(&said(asking));
     assert_eq!((json["address"].as_str(), json["streams"].as_u64()), (Some(&*listener.1), Some(3)));
     let (bytes, seconds) = (json["bytes"].as_f64().unwrap(), json["end_to_end_seconds"].as_f64().unwrap());
     let mean = json["end_to_end_gbit_per_second"].as_f64().unwrap();
@@ -51,11 +51,11 @@ fn is_remembered() {
     assert_eq!(kept["127.0.0.1"]["streams"].as_u64(), Some(3));
 
     server.put_synthetic("big", 8 << 20);
-    let source = format!("s3://{BUCKET}/big");
+    let source = at("big");
     for bench in ["read", "latency"] {
-        let mut command = windlass_at(&server, &["bench", bench, &source, "--json"]);
-        command.env("XDG_STATE_HOME", state.path());
-        let json = said(command).succeeds().json();
+        let mut asking = command(&server, &["bench", bench, &source, "--json"]);
+        asking.env("XDG_STATE_HOME", state.path());
+        let json = report(&said(asking));
         assert_eq!(json["ceiling_gbit_per_second"].as_f64(), Some(mean), "{bench}");
         let share = 100.0 * json["end_to_end_gbit_per_second"].as_f64().unwrap() / mean;
         assert!((json["ceiling_share_percent"].as_f64().unwrap() - share).abs() <= 0.06 + share / 10.0, "{json}");
@@ -67,7 +67,7 @@ fn needs_no_home() {
     let told = said(windlass(&["bench", "net", &listener.1, "--streams", "1", "--duration", "1"])).succeeds();
     assert_eq!(told.err, "");
     for name in ["address", "streams", "bytes", "end to end s", "peak Gbit/s", "end to end Gbit/s"] {
-        assert!(told.out.lines().any(|line| line.starts_with(name)), "{name} is missing in\n{}", told.out);
+        assert!(told.text().lines().any(|line| line.starts_with(name)), "{name} is missing in\n{}", told.text());
     }
 }
 

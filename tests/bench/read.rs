@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 
-use crate::support::program::{Said, said, windlass_at};
-use crate::support::{BUCKET, Effect, Fault, Kind, Request, S3Server};
-use crate::{keys, trial};
+use crate::program::{Said, at, run};
+use crate::support::{Effect, Fault, Kind, Request, S3Server};
+use crate::{keys, report, trial};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -22,13 +22,8 @@ pub fn trials() -> Vec<Trial> {
 
 const MIB: u64 = 1 << 20;
 
-/// `s3://BUCKET/key`
-fn at(key: &str) -> String {
-    format!("s3://{BUCKET}/{key}")
-}
-
 fn bench(server: &S3Server, args: &[&str]) -> Said {
-    said(windlass_at(server, &[&["bench"], args].concat()))
+    run(server, &[&["bench"], args].concat())
 }
 
 fn ports(requests: &[Request]) -> BTreeSet<u16> {
@@ -38,9 +33,8 @@ fn ports(requests: &[Request]) -> BTreeSet<u16> {
 fn reads_every_byte_once() {
     let server = S3Server::start();
     server.put_synthetic("big", 33 * MIB);
-    let json = bench(&server, &["read", &at("big"), "--parallel", "8", "--chunk-size", "4MiB", "--discard", "--json", "--hedge=false"])
-        .succeeds()
-        .json();
+    let json =
+        report(&bench(&server, &["read", &at("big"), "--parallel", "8", "--chunk-size", "4MiB", "--discard", "--json", "--hedge=false"]));
     assert_eq!(
         (json["bench"].as_str(), json["source"].as_str(), json["bytes"].as_u64()),
         (Some("read"), Some(&*at("big")), Some(33 * MIB))
@@ -62,7 +56,7 @@ fn reads_every_byte_once() {
     assert_eq!(ranges, expected);
     assert!(gets.iter().all(|get| get.if_match.is_some()) && ports(&gets).len() <= 8);
     // An object that has fewer chunks than there may be requests.
-    let json = bench(&server, &["read", &at("big"), "--json"]).succeeds().json();
+    let json = report(&bench(&server, &["read", &at("big"), "--json"]));
     assert_eq!((json["concurrency"].as_u64(), json["requests_in_flight"].as_u64()), (Some(32), Some(3)));
 }
 
@@ -74,7 +68,7 @@ fn sweeps() {
     let file = file.to_str().unwrap();
     let told = bench(&server, &["read", &at("big"), "--sweep", "2x16,4x8,8x256KiB", "--plot", file, "--hedge=false"]).succeeds();
     let table: Vec<Vec<&str>> =
-        told.out.lines().filter(|line| line.contains('|')).map(|line| line.split('|').map(str::trim).collect()).collect();
+        told.text().lines().filter(|line| line.contains('|')).map(|line| line.split('|').map(str::trim).collect()).collect();
     assert_eq!(table[0], ["concurrency", "chunk MB", "peak Gbit/s", "end to end s"]);
     let loads: Vec<&[&str]> = table[1..].iter().map(|row| &row[..2]).collect();
     assert_eq!(loads, [["2", "16"], ["4", "8"], ["8", "0.2500"]]);
@@ -100,16 +94,16 @@ fn has_three_forms() {
         &["read", &at("big"), "--sweep", "2x1,4x1"],
         &["latency", &at("big"), "--size", "64KiB", "--count", "5"],
     ] {
-        let json = bench(&server, &[args, &["--json"]].concat()).succeeds().json();
+        let json = report(&bench(&server, &[args, &["--json"]].concat()));
         let csv = bench(&server, &[args, &["--csv"]].concat()).succeeds();
-        let mut reader = csv::Reader::from_reader(csv.out.as_bytes());
+        let mut reader = csv::Reader::from_reader(&csv.out[..]);
         let heading: BTreeSet<String> = reader.headers().unwrap().iter().map(str::to_owned).collect();
         assert_eq!(heading, keys(&json));
         assert_eq!(reader.records().count(), json["rows"].as_array().map_or(1, Vec::len));
         let text = bench(&server, args).succeeds();
         let known = json.as_object().unwrap().iter().filter(|(key, value)| *key != "bench" && *key != "rows" && !value.is_null()).count();
         let rows = json["rows"].as_array().map_or(0, |rows| rows.len() + 2);
-        assert_eq!(text.out.lines().count(), known + rows, "{}", text.out);
+        assert_eq!(text.text().lines().count(), known + rows, "{}", text.text());
     }
 }
 
@@ -120,7 +114,7 @@ fn times_gets() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("latency.svg");
     let args = ["latency", &at("big"), "--size", "2MiB", "--count", "6", "--json", "--hedge=false", "--plot", file.to_str().unwrap()];
-    let json = bench(&server, &args).succeeds().json();
+    let json = report(&bench(&server, &args));
     assert_eq!((json["gets"].as_u64(), json["get_bytes"].as_u64(), json["bytes"].as_u64()), (Some(6), Some(2 * MIB), Some(12 * MIB)));
     let gets: Vec<_> = server.of_kind(Kind::Get).into_iter().map(|get| get.range.unwrap().start / MIB).collect();
     assert_eq!(gets, [0, 2, 0, 2, 0, 2]);

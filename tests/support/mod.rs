@@ -11,7 +11,6 @@ pub mod oss_read;
 pub mod oss_server;
 pub mod oss_sign;
 pub mod oss_write;
-pub mod program;
 pub mod python;
 pub mod real_world;
 pub mod s3_server;

@@ -70,7 +70,7 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
 
 impl OssStore {
     fn new(options: &Options, signer: OssSigner, metrics: Arc<Metrics>) -> Result<Self> {
-        let http = client_builder(options).build().map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
+        let http = client_builder(options, &metrics).build().map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
         let signer = Arc::new(signer);
         let ranges = RangeClient::new(http.clone(), options, metrics.clone());
         let pages = PageClient::new(http.clone(), options.stall_timeout, Tokens::Encoded);
