@@ -4,6 +4,7 @@
 
 mod cat;
 mod completions;
+mod ctl;
 mod daemon;
 mod demo;
 mod evict;
@@ -78,6 +79,7 @@ enum Command {
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
     Stats(stats::Args),
+    Ctl(ctl::Args),
     Refresh(refresh::Args),
     Warm(Box<warm::Args>),
     Evict(evict::Args),
@@ -130,6 +132,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Mount(args) => mount::run(&args.into_request()),
             Command::Umount(args) => umount::run(&args),
             Command::Stats(args) => stats::run(&args),
+            Command::Ctl(args) => ctl::run(&args),
             Command::Refresh(args) => refresh::run(&args),
             Command::Warm(args) => warm::run(&args),
             Command::Evict(args) => evict::run(&args),

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use fuser::{Errno, ReplyData};
 use fuser::{
@@ -135,7 +135,12 @@ impl Bucket {
     }
 
     pub(super) fn read_draft(&self, handle: HandleId, ino: Inode, offset: u64, len: u32, reply: ReplyData) {
-        let read = |edits: Arc<Edits>| async move { edits.read(handle, ino, offset, len as usize).await };
+        let (metrics, began) = (Arc::clone(&self.metrics), Instant::now());
+        let read = |edits: Arc<Edits>| async move {
+            let read = edits.read(handle, ino, offset, len as usize).await;
+            metrics.read_seconds.record(began.elapsed());
+            read
+        };
         self.change("read", reply, read, |result, reply| match result {
             Ok(data) => reply.data(&data),
             Err(errno) => reply.error(errno),

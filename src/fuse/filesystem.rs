@@ -18,6 +18,7 @@ use fuser::{
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use crate::metrics::Metrics;
 use crate::reader::ReadData;
 use crate::spill::Whole;
 use crate::vfs::{
@@ -28,6 +29,7 @@ use super::backing::Backings;
 use super::changing::{access, allocation, caller, permissions, time};
 use super::convert::{absent, attr, errno, ino, open_flags};
 use super::directories::Directories;
+use super::own_files::OwnFiles;
 
 /// Requests the kernel may keep waiting in the background. With its default of 16, parallel small reads with a large
 /// read-ahead drop to a sixth of their rate.
@@ -49,6 +51,8 @@ pub(super) struct Bucket {
     pub edits: Option<Arc<Edits>>,
     /// None: nothing is kept on a disk that the kernel could read from.
     pub backings: Option<Arc<Backings>>,
+    pub own: OwnFiles,
+    pub metrics: Arc<Metrics>,
     pub runtime: Handle,
     /// Becomes true when the session ends.
     pub ended: watch::Sender<bool>,
@@ -93,6 +97,9 @@ impl Filesystem for Bucket {
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        if self.own.has_name(parent, name) {
+            return self.own.lookup(parent, name, reply);
+        }
         let parent = ino(parent);
         match self.names.try_lookup(parent, name.as_bytes()) {
             Some(result) => entry(&self.names, parent, name, result, reply),
@@ -107,12 +114,15 @@ impl Filesystem for Bucket {
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, lookups: u64) {
-        if self.names.forget(ino(number), lookups) {
+        if !self.own.has(number) && self.names.forget(ino(number), lookups) {
             self.files.forget(ino(number));
         }
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        if self.own.has(number) {
+            return self.own.getattr(number, reply);
+        }
         let answer = |result: Result<_>, reply: ReplyAttr| match result {
             Ok((found, ttl)) => reply.attr(&ttl, &attr(&found)),
             Err(error) => reply.error(errno("getattr", &error)),
@@ -131,6 +141,9 @@ impl Filesystem for Bucket {
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if self.own.has(number) {
+            return self.own.open(flags, &self.runtime, reply);
+        }
         let access = access(flags.0);
         if access.write || self.names.is_being_written(ino(number)) {
             return self.open_for_writing(caller(request), ino(number), access, reply);
@@ -158,6 +171,9 @@ impl Filesystem for Bucket {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if self.own.has(number) {
+            return self.own.read(handle, offset, size, reply);
+        }
         if self.reads_draft(HandleId(handle.0), ino(number)) {
             return self.read_draft(HandleId(handle.0), ino(number), offset, size, reply);
         }
@@ -169,19 +185,22 @@ impl Filesystem for Bucket {
         let _runtime = self.runtime.enter();
         let read = file.begin(request.pid(), offset, size as usize);
         match file.ready(&read) {
-            Some(data) => answer(&data, reply),
+            Some(data) => answer(&data, &read, &self.metrics, reply),
             None => {
-                let (files, runtime) = (Arc::clone(&self.files), self.runtime.clone());
+                let (files, metrics, runtime) = (Arc::clone(&self.files), Arc::clone(&self.metrics), self.runtime.clone());
                 OpenFile::park(read, move |read| match file.ready(&read) {
-                    Some(data) => answer(&data, reply),
+                    Some(data) => answer(&data, &read, &metrics, reply),
                     // It failed, or has to ask again: that may take requests of its own.
-                    None => drop(runtime.spawn(finish(files, file, read, reply))),
+                    None => drop(runtime.spawn(finish(files, file, read, metrics, reply))),
                 });
             }
         }
     }
 
-    fn flush(&self, request: &Request, _number: INodeNo, handle: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, request: &Request, number: INodeNo, handle: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        if self.own.has(number) {
+            return reply.ok();
+        }
         if self.edits.is_none() {
             // Nothing to write back; ENOSYS spares the request at every further close.
             return reply.error(Errno::ENOSYS);
@@ -192,17 +211,23 @@ impl Filesystem for Bucket {
     fn release(
         &self,
         _request: &Request,
-        _number: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        if self.own.has(number) {
+            return self.own.release(handle, reply);
+        }
         self.release_handle(HandleId(handle.0), reply);
     }
 
     fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if self.own.has(number) {
+            return self.own.opendir(reply);
+        }
         match self.directories.open(ino(number)) {
             Ok((handle, keep)) => {
                 // The kernel keeps the entries of a listing as long as we believe it.
@@ -213,15 +238,24 @@ impl Filesystem for Bucket {
         }
     }
 
-    fn readdir(&self, _request: &Request, _number: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
+    fn readdir(&self, _request: &Request, number: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
+        if self.own.has(number) {
+            return self.own.readdir(offset, reply);
+        }
         self.directories.read(HandleId(handle.0), offset, reply, &self.runtime);
     }
 
-    fn readdirplus(&self, _request: &Request, _number: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+    fn readdirplus(&self, _request: &Request, number: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectoryPlus) {
+        if self.own.has(number) {
+            return self.own.readdirplus(offset, reply);
+        }
         self.directories.read(HandleId(handle.0), offset, reply, &self.runtime);
     }
 
-    fn releasedir(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, _request: &Request, number: INodeNo, handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        if self.own.has(number) {
+            return reply.ok();
+        }
         self.directories.release(HandleId(handle.0));
         reply.ok();
     }
@@ -234,6 +268,9 @@ impl Filesystem for Bucket {
     }
 
     fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if self.own.has(number) {
+            return reply.error(Errno::from_i32(libc::ENODATA));
+        }
         self.get_xattr(ino(number), name.to_owned(), size, reply);
     }
 
@@ -266,15 +303,24 @@ impl Filesystem for Bucket {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        if self.own.has(number) {
+            return reply.error(Errno::EACCES);
+        }
         let own = NewAttributes { mode: mode.map(permissions), uid, gid, modified: mtime.map(time), accessed: atime.map(time) };
         self.set_attributes(ino(number), handle, SetAttributes { size, own }, reply);
     }
 
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
+        if self.own.has(number) {
+            return reply.error(Errno::EINVAL);
+        }
         self.read_link(ino(number), reply);
     }
 
     fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, _rdev: u32, reply: ReplyEntry) {
+        if self.own.has_name(parent, name) {
+            return reply.error(Errno::EACCES);
+        }
         if mode & libc::S_IFMT != libc::S_IFREG {
             return reply.error(errno("mknod", &Error::NoSpecialFiles));
         }
@@ -283,21 +329,33 @@ impl Filesystem for Bucket {
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        if self.own.has_name(parent, name) {
+            return reply.error(Errno::EACCES);
+        }
         let (caller, parent, name) = (caller(request), ino(parent), name.to_owned());
         self.entry("mkdir", reply, |edits| async move { edits.mkdir(parent, name.as_bytes(), permissions(mode), caller).await });
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if self.own.has_name(parent, name) {
+            return reply.error(Errno::EACCES);
+        }
         let (parent, name) = (ino(parent), name.to_owned());
         self.empty("unlink", reply, |edits| async move { edits.unlink(parent, name.as_bytes()).await });
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        if self.own.has_name(parent, name) {
+            return reply.error(Errno::EACCES);
+        }
         let (parent, name) = (ino(parent), name.to_owned());
         self.empty("rmdir", reply, |edits| async move { edits.rmdir(parent, name.as_bytes()).await });
     }
 
     fn symlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        if self.own.has_name(parent, name) {
+            return reply.error(Errno::EACCES);
+        }
         self.make_link(ino(parent), name.to_owned(), target, reply);
     }
 
@@ -311,21 +369,30 @@ impl Filesystem for Bucket {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        if self.own.has_name(parent, name) || self.own.has_name(new_parent, new_name) {
+            return reply.error(Errno::EACCES);
+        }
         self.rename_entry((parent, name.to_owned()), (new_parent, new_name.to_owned()), flags, reply);
     }
 
-    fn link(&self, _request: &Request, _number: INodeNo, _new_parent: INodeNo, _new_name: &OsStr, reply: ReplyEntry) {
+    fn link(&self, _request: &Request, number: INodeNo, new_parent: INodeNo, new_name: &OsStr, reply: ReplyEntry) {
+        if self.own.has(number) || self.own.has_name(new_parent, new_name) {
+            return reply.error(Errno::EACCES);
+        }
         reply.error(errno("link", &Error::NoHardLinks));
     }
 
     fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, flags: i32, reply: ReplyCreate) {
+        if self.own.has_name(parent, name) {
+            return reply.error(Errno::EACCES);
+        }
         self.create_file(caller(request), ino(parent), name.to_owned(), mode, access(flags), reply);
     }
 
     fn write(
         &self,
         request: &Request,
-        _number: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
@@ -334,10 +401,16 @@ impl Filesystem for Bucket {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if self.own.has(number) {
+            return reply.error(Errno::EACCES);
+        }
         self.write_at(request.pid(), HandleId(handle.0), offset, data, reply);
     }
 
-    fn fsync(&self, _request: &Request, _number: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+    fn fsync(&self, _request: &Request, number: INodeNo, handle: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        if self.own.has(number) {
+            return reply.ok();
+        }
         if self.edits.as_ref().is_none_or(|edits| !edits.knows(HandleId(handle.0))) {
             return reply.ok();
         }
@@ -349,7 +422,10 @@ impl Filesystem for Bucket {
         reply.ok();
     }
 
-    fn fallocate(&self, _request: &Request, _number: INodeNo, handle: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+    fn fallocate(&self, _request: &Request, number: INodeNo, handle: FileHandle, offset: u64, length: u64, mode: i32, reply: ReplyEmpty) {
+        if self.own.has(number) {
+            return reply.error(Errno::EACCES);
+        }
         match allocation(mode) {
             Err(error) => reply.error(errno("fallocate", &error)),
             Ok(how) => {
@@ -358,11 +434,17 @@ impl Filesystem for Bucket {
         }
     }
 
-    fn setxattr(&self, _request: &Request, _number: INodeNo, _name: &OsStr, _value: &[u8], _flags: i32, _position: u32, reply: ReplyEmpty) {
+    fn setxattr(&self, _request: &Request, number: INodeNo, _name: &OsStr, _value: &[u8], _flags: i32, _position: u32, reply: ReplyEmpty) {
+        if self.own.has(number) {
+            return reply.error(Errno::EACCES);
+        }
         reply.error(self.no_attributes("setxattr"));
     }
 
-    fn removexattr(&self, _request: &Request, _number: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, _request: &Request, number: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        if self.own.has(number) {
+            return reply.error(Errno::EACCES);
+        }
         reply.error(self.no_attributes("removexattr"));
     }
 }
@@ -468,15 +550,22 @@ fn entry(names: &Names, parent: Inode, name: &OsStr, result: Result<Entry>, repl
 }
 
 /// Answers a read that could not go the short way.
-async fn finish(files: Arc<Files>, file: Arc<OpenFile>, read: Read, reply: ReplyData) {
+async fn finish(files: Arc<Files>, file: Arc<OpenFile>, read: Read, metrics: Arc<Metrics>, reply: ReplyData) {
+    let began = read.began();
     match files.finish(&file, read).await {
-        Ok(data) => answer(&data, reply),
+        Ok(data) => put(&data, reply),
         Err(error) => reply.error(errno("read", &error)),
     }
+    metrics.read_seconds.record(began.elapsed());
+}
+
+fn answer(data: &ReadData, read: &Read, metrics: &Metrics, reply: ReplyData) {
+    put(data, reply);
+    metrics.read_seconds.record(read.began().elapsed());
 }
 
 /// One slice is one writev out of the chunk; a read that crosses chunks is put together first.
-fn answer(data: &ReadData, reply: ReplyData) {
+fn put(data: &ReadData, reply: ReplyData) {
     let mut slices = data.slices();
     match (slices.next(), slices.next()) {
         (None, _) => reply.data(&[]),

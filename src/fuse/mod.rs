@@ -8,6 +8,7 @@ mod directories;
 mod filesystem;
 mod kernel;
 mod options;
+mod own_files;
 mod process;
 mod session;
 
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use crate::admin::Observer;
 use crate::vfs::{Edits, Files, Names};
 
 pub use kernel::unmount;
@@ -27,6 +29,7 @@ pub use session::Session;
 
 use directories::Directories;
 use filesystem::Bucket;
+use own_files::OwnFiles;
 
 /// What a session serves.
 #[derive(Clone, Debug)]
@@ -35,6 +38,8 @@ pub struct Tree {
     pub files: Arc<Files>,
     /// None: it is read-only.
     pub edits: Option<Arc<Edits>>,
+    /// What it shows of itself.
+    pub observer: Arc<Observer>,
 }
 
 /// Mounts `tree` at `mountpoint` under `name` (the first column of the mount table). What cannot be answered from memory runs on
@@ -55,8 +60,10 @@ pub fn attach(tree: Tree, runtime: Handle, fd: OwnedFd) -> io::Result<Session> {
 }
 
 fn bucket(tree: Tree, runtime: Handle) -> Bucket {
-    let Tree { names, files, edits } = tree;
+    let Tree { names, files, edits, observer } = tree;
+    let metrics = Arc::clone(&observer.metrics);
+    let own = OwnFiles::new(Arc::clone(&names), observer);
     let directories = Directories::new(Arc::clone(&names));
     let backings = files.may_be_on_disk().then(Arc::default);
-    Bucket { names, files, directories, edits, backings, runtime, ended: watch::Sender::new(false) }
+    Bucket { names, files, directories, edits, backings, own, metrics, runtime, ended: watch::Sender::new(false) }
 }

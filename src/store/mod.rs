@@ -4,6 +4,7 @@
 
 mod answer;
 mod checksum;
+mod connecting;
 mod copying;
 mod endpoint;
 mod error;
@@ -19,12 +20,14 @@ mod page;
 mod passwd;
 mod plain;
 mod range;
+mod reach;
 mod read_endpoint;
 mod redirect;
 mod requests;
 mod resolve;
 mod retry;
 mod s3;
+mod switches;
 mod symlink;
 mod whole;
 #[cfg(test)]
@@ -45,7 +48,9 @@ pub use hedge::Hedging;
 pub use key::{ETag, Key};
 pub use open::{Location, open, probe};
 pub use options::{CredentialOptions, Dialect, Options, Signature, Sse, StaticKeys};
+pub use reach::{Identity, Silence, Spoken, Way, identity};
 pub use retry::{Policy, Retrying};
+pub use switches::Switches;
 pub use write::{
     Condition, CopyRequest, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part, PartCopy,
     PutRequest, SYMLINK_SIZE, Unfinished, Upload, UploadsPage, Written,

@@ -8,10 +8,12 @@ mod descriptor;
 mod front;
 mod lease;
 mod memory;
+mod sockets;
 mod window;
 
 pub use descriptor::duplicate;
 pub use front::{FrontReader, FrontWriter, front};
 pub use lease::is_open_elsewhere;
 pub use memory::Memory;
+pub use sockets::tcp_connections;
 pub use window::Window;

@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::answer::NOT_HTTP;
+use crate::metrics::Metrics;
 use connection::{Body, Connection};
 use pool::{Peer, Pool};
 
@@ -43,12 +44,13 @@ pub(super) struct Client {
     pool: Arc<Pool>,
     proxies: Arc<Matcher>,
     connect_timeout: Duration,
+    metrics: Arc<Metrics>,
 }
 
 impl Client {
     /// A client that leaves requests to the library for which `proxies` name a proxy.
-    pub fn new(proxies: Matcher, connect_timeout: Duration) -> Self {
-        Self { pool: Pool::new(), proxies: Arc::new(proxies), connect_timeout }
+    pub fn new(proxies: Matcher, connect_timeout: Duration, metrics: Arc<Metrics>) -> Self {
+        Self { pool: Pool::new(), proxies: Arc::new(proxies), connect_timeout, metrics }
     }
 
     /// Whether a GET of `url` can be sent here.
@@ -77,6 +79,7 @@ impl Client {
         let connected = timeout(self.connect_timeout, TcpStream::connect((peer.host(), peer.port))).await;
         let stream = connected.map_err(|_| Failure::Connect(io::ErrorKind::TimedOut.into()))?.map_err(Failure::Connect)?;
         stream.set_nodelay(true).map_err(Failure::Connect)?;
+        self.metrics.connections_opened.add(1);
         Ok(stream)
     }
 

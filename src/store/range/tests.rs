@@ -48,7 +48,8 @@ struct Outcome {
 }
 
 fn client(options: &Options) -> RangeClient {
-    RangeClient::new(client_builder(options).no_proxy().build().unwrap(), options, Arc::default())
+    let metrics = Arc::default();
+    RangeClient::new(client_builder(options, &metrics).no_proxy().build().unwrap(), options, metrics)
 }
 
 fn options() -> Options {
