@@ -7,6 +7,7 @@ mod completions;
 mod ctl;
 mod daemon;
 mod demo;
+mod doctor;
 mod evict;
 mod flags;
 mod foreign;
@@ -83,6 +84,7 @@ enum Command {
     Refresh(refresh::Args),
     Warm(Box<warm::Args>),
     Evict(evict::Args),
+    Doctor(Box<doctor::Args>),
     Demo(demo::Args),
     Ls(ls::Args),
     Stat(stat::Args),
@@ -136,6 +138,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Refresh(args) => refresh::run(&args),
             Command::Warm(args) => warm::run(&args),
             Command::Evict(args) => evict::run(&args),
+            Command::Doctor(args) => doctor::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Ls(args) => ls::run(&args),
             Command::Stat(args) => stat::run(&args),
