@@ -1,6 +1,5 @@
-//! Decodes the kernel's requests, answers at once what is in memory, parks reads whose bytes are under way (who brings
-//! them answers) and leaves the rest to a task of the runtime: a FUSE thread never waits for the network. What changes the bucket is
-//! in `changing`.
+//! Decodes the kernel's requests, answers at once what is in memory and leaves the rest to a task of the runtime: a FUSE thread never waits
+//! for the network. Reads are in `reading`, what changes the bucket is in `changing`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,15 +18,11 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::metrics::Metrics;
-use crate::reader::ReadData;
-use crate::spill::Whole;
-use crate::vfs::{
-    Access, Edits, Entry, Error, Files, HandleId, Inode, Names, NewAttributes, OpenFile, Opened, Read, Result, SetAttributes,
-};
+use crate::vfs::{Edits, Entry, Error, Files, HandleId, Inode, Names, NewAttributes, Result, SetAttributes};
 
 use super::backing::Backings;
 use super::changing::{access, allocation, caller, permissions, time};
-use super::convert::{absent, attr, errno, ino, open_flags};
+use super::convert::{absent, attr, errno, ino};
 use super::directories::Directories;
 use super::own_files::OwnFiles;
 
@@ -174,27 +169,7 @@ impl Filesystem for Bucket {
         if self.own.has(number) {
             return self.own.read(handle, offset, size, reply);
         }
-        if self.reads_draft(HandleId(handle.0), ino(number)) {
-            return self.read_draft(HandleId(handle.0), ino(number), offset, size, reply);
-        }
-        let file = match self.files.get(HandleId(handle.0)) {
-            Ok(file) => file,
-            Err(error) => return reply.error(errno("read", &error)),
-        };
-        // Fetches that this starts are tasks of the runtime.
-        let _runtime = self.runtime.enter();
-        let read = file.begin(request.pid(), offset, size as usize);
-        match file.ready(&read) {
-            Some(data) => answer(&data, &read, &self.metrics, reply),
-            None => {
-                let (files, metrics, runtime) = (Arc::clone(&self.files), Arc::clone(&self.metrics), self.runtime.clone());
-                OpenFile::park(read, move |read| match file.ready(&read) {
-                    Some(data) => answer(&data, &read, &metrics, reply),
-                    // It failed, or has to ask again: that may take requests of its own.
-                    None => drop(runtime.spawn(finish(files, file, read, metrics, reply))),
-                });
-            }
-        }
+        self.read_handle(request.pid(), ino(number), HandleId(handle.0), offset, size, reply);
     }
 
     fn flush(&self, request: &Request, number: INodeNo, handle: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
@@ -449,88 +424,7 @@ impl Filesystem for Bucket {
     }
 }
 
-/// What an open is answered with: perhaps a file of the disk.
-#[derive(Clone)]
-pub(super) struct Door {
-    names: Arc<Names>,
-    files: Arc<Files>,
-    edits: Option<Arc<Edits>>,
-    backings: Option<Arc<Backings>>,
-    runtime: Handle,
-}
-
-impl Door {
-    pub fn open(&self, ino: Inode, result: Result<Opened>, access: Access, reply: ReplyOpen) {
-        match (result, &self.backings) {
-            (Err(error), _) => reply.error(errno("open", &error)),
-            (Ok(opened), None) => reply.opened(FileHandle(opened.handle.0), open_flags(&opened, access.write)),
-            (Ok(opened), Some(backings)) => {
-                // O_DIRECT on a file of the disk would want aligned memory, and bytes from the disk each time: these come from us.
-                let opened = Opened { direct: opened.direct || access.direct, ..opened };
-                if !access.write && backings.may_begin(ino, &opened) && self.files.may_be_whole(opened.handle) {
-                    // It is looked at on the disk.
-                    let door = self.clone();
-                    self.runtime.spawn_blocking(move || {
-                        let whole = door.files.whole(opened.handle);
-                        door.reply(ino, &opened, false, whole, reply);
-                    });
-                } else {
-                    self.reply(ino, &opened, access.write, None, reply);
-                }
-            }
-        }
-    }
-
-    fn reply(&self, ino: Inode, opened: &Opened, writes: bool, whole: Option<Whole>, reply: ReplyOpen) {
-        let Some(backings) = &self.backings else { return };
-        if let Some(reply) = backings.reply(ino, opened, writes, whole, reply) {
-            self.give_up(ino, opened.handle, move || reply.error(Errno::ESTALE));
-        }
-    }
-
-    /// The kernel looks the name up again and gets another inode.
-    fn give_up(&self, ino: Inode, handle: HandleId, tell: impl FnOnce() + Send + 'static) {
-        self.files.retire(ino);
-        let (files, edits) = (Arc::clone(&self.files), self.edits.clone());
-        self.runtime.spawn(async move {
-            files.release(handle);
-            if let Some(edits) = edits {
-                edits.release(handle).await;
-            }
-            tell();
-        });
-    }
-
-    pub fn create(&self, entry: &Entry, opened: &Opened, reply: ReplyCreate) {
-        match &self.backings {
-            Some(backings) => {
-                if let Some(reply) = backings.reply_created(entry, opened, reply) {
-                    let (names, ino) = (Arc::clone(&self.names), entry.attr.ino);
-                    self.give_up(ino, opened.handle, move || {
-                        names.forget(ino, 1);
-                        reply.error(Errno::ESTALE);
-                    });
-                }
-            }
-            None => {
-                let handle = FileHandle(opened.handle.0);
-                reply.created(&entry.ttl, &attr(&entry.attr), GENERATION, handle, open_flags(opened, true));
-            }
-        }
-    }
-}
-
 impl Bucket {
-    pub(super) fn door(&self) -> Door {
-        Door {
-            names: Arc::clone(&self.names),
-            files: Arc::clone(&self.files),
-            edits: self.edits.clone(),
-            backings: self.backings.clone(),
-            runtime: self.runtime.clone(),
-        }
-    }
-
     /// Why an extended attribute cannot be set.
     fn no_attributes(&self, operation: &str) -> Errno {
         errno(operation, if self.edits.is_some() { &Error::Unsupported } else { &Error::ReadOnly })
@@ -546,30 +440,5 @@ fn entry(names: &Names, parent: Inode, name: &OsStr, result: Result<Entry>, repl
             if ttl.is_zero() { reply.error(Errno::ENOENT) } else { reply.entry(&ttl, &absent(), GENERATION) }
         }
         Err(error) => reply.error(errno("lookup", &error)),
-    }
-}
-
-/// Answers a read that could not go the short way.
-async fn finish(files: Arc<Files>, file: Arc<OpenFile>, read: Read, metrics: Arc<Metrics>, reply: ReplyData) {
-    let began = read.began();
-    match files.finish(&file, read).await {
-        Ok(data) => put(&data, reply),
-        Err(error) => reply.error(errno("read", &error)),
-    }
-    metrics.read_seconds.record(began.elapsed());
-}
-
-fn answer(data: &ReadData, read: &Read, metrics: &Metrics, reply: ReplyData) {
-    put(data, reply);
-    metrics.read_seconds.record(read.began().elapsed());
-}
-
-/// One slice is one writev out of the chunk; a read that crosses chunks is put together first.
-fn put(data: &ReadData, reply: ReplyData) {
-    let mut slices = data.slices();
-    match (slices.next(), slices.next()) {
-        (None, _) => reply.data(&[]),
-        (Some(all), None) => reply.data(all),
-        (Some(_), Some(_)) => reply.data(&data.slices().collect::<Vec<_>>().concat()),
     }
 }

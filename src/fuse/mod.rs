@@ -5,11 +5,13 @@ mod backing;
 mod changing;
 mod convert;
 mod directories;
+mod door;
 mod filesystem;
 mod kernel;
 mod options;
 mod own_files;
 mod process;
+mod reading;
 mod session;
 
 use std::io;
