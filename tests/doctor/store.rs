@@ -8,8 +8,10 @@ use std::time::{Duration, SystemTime};
 use libtest_mimic::{Completion, Trial};
 use serde_json::Value;
 
-use super::place::run;
+use super::place::{Place, program, run};
 use super::support::mounts::lacks;
+use super::support::oss_server::{OssServer, Setup};
+use super::support::oss_sign::Signee;
 use super::support::{BUCKET, Effect, Fault, Kind, S3Server};
 use super::wrong_server::WrongServer;
 use super::{doctor, doctor_of, fails, line};
@@ -23,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
     };
     vec![
         trial("everything_is_in_order", in_order),
+        trial("a_bucket_of_oss_is_looked_at_the_same_way", oss),
         trial("a_wrong_host_name_is_not_looked_up", wrong_host),
         trial("a_closed_port_takes_no_connection", closed_port),
         trial("a_plain_port_does_not_speak_tls", plain_port),
@@ -64,6 +67,30 @@ fn in_order() {
     let lines: Vec<Value> = run(command).out.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
     assert_eq!(lines.len(), said.out.lines().count());
     assert!(lines.iter().any(|line| line["what"] == "GET" && line["level"] == "ok" && line["fix"].is_null()), "{lines:?}");
+}
+
+fn oss() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
+    let who = Signee { id: "LTAI5tEXAMPLEKEYID".into(), secret: "EXAMPLEsecret0001".into(), region: "cn-hangzhou".into() };
+    let objects = [(b"file".to_vec(), b"content".to_vec())].into();
+    let setup = Setup { bucket: "data".into(), who, token: None, public: false, objects, redirect_to: None };
+    let server = runtime.block_on(OssServer::start(setup));
+    let place = Place::new();
+    let keys = place.write("passwd", "data:LTAI5tEXAMPLEKEYID:EXAMPLEsecret0001\n", 0o600);
+    let look = |region: &str| {
+        let mut command = program();
+        command.args(["doctor", "oss://data", "--endpoint", &format!("http://{}", server.address), "--region", region]);
+        command.arg("--passwd-file").arg(&keys);
+        command
+    };
+    let said = run(look("cn-hangzhou"));
+    for step in ["endpoint", "TCP", "HTTP", "clock", "credentials", "signature", "LIST", "HEAD", "GET"] {
+        assert_eq!(line(&said, step).map(|(level, _)| level).as_deref(), Some("ok"), "{step} in\n{}{}", said.out, said.err);
+    }
+    let told = format!("key LTAI5tEXAMPLEKEYID from the credentials file {}", keys.display());
+    assert_eq!(line(&said, "credentials").map(|(_, words)| words), Some(told));
+    place.write("passwd", "data:LTAI5tEXAMPLEKEYID:another\n", 0o600);
+    fails(look("cn-hangzhou"), 3, "signature", &["SignatureDoesNotMatch"], &["credentials"], &["LIST"]);
 }
 
 fn wrong_host() {
