@@ -104,5 +104,5 @@ fn readers_of_every_habit_come_to_an_end_side_by_side() {
     assert_eq!(done, (0..THREADS).collect::<Vec<_>>(), "some failed, or wait for ever");
     over.store(true, Ordering::Relaxed);
     keeping.join().unwrap();
-    assert!(budget.peak_bytes() <= 64 << 20);
+    assert!(budget.usage().peak_bytes <= 64 << 20);
 }

@@ -150,7 +150,7 @@ async fn resident_chunks_stay_inside_the_window_and_memory_inside_the_limit() {
         }
         assert!(sim.budget.leased_bytes() <= 256 << 20);
     }
-    assert!(sim.budget.peak_bytes() > 128 << 20, "the window was never open: {}", sim.budget.peak_bytes());
+    assert!(sim.budget.usage().peak_bytes > 128 << 20, "the window was never open: {}", sim.budget.usage().peak_bytes);
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +196,7 @@ async fn sixteen_readers_in_a_small_budget_all_progress() {
     let start = Instant::now();
     let reads = keys.iter().zip(&handles).map(|(key, handle)| sim.read_all(handle, key, 1, MIB));
     join_all(reads).await;
-    assert!(sim.budget.peak_bytes() <= 256 << 20);
+    assert!(sim.budget.usage().peak_bytes <= 256 << 20);
     // Alone, and without any prefetch, each would take 16 chunks of a round trip and a transfer; together they must not be slower.
     let serial = Duration::from_secs_f64(16.0 * (FIRST_BYTE.as_secs_f64() + CHUNK as f64 / PER_CONNECTION as f64));
     assert!(start.elapsed() <= serial, "{:?}", start.elapsed());
@@ -210,7 +210,7 @@ async fn a_hundred_readers_in_a_small_budget_never_fail() {
     let keys: Vec<String> = (0..100).map(|i| format!("file-{i}")).collect();
     let handles: Vec<_> = keys.iter().map(|key| sim.open(key, 16 * MIB)).collect();
     join_all(keys.iter().zip(&handles).map(|(key, handle)| sim.read_all(handle, key, 1, MIB))).await;
-    assert!(sim.budget.peak_bytes() <= 256 << 20);
+    assert!(sim.budget.usage().peak_bytes <= 256 << 20);
     drop(handles);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(sim.budget.leased_bytes(), 0);
@@ -228,7 +228,7 @@ async fn handles_that_hold_a_chunk_and_stop_do_not_starve_the_others() {
     }
     let handle = sim.open("last", 64 * MIB);
     sim.read_all(&handle, "last", 1, MIB).await;
-    assert!(sim.budget.peak_bytes() <= 64 << 20);
+    assert!(sim.budget.usage().peak_bytes <= 64 << 20);
 }
 
 #[tokio::test(start_paused = true)]
@@ -250,7 +250,7 @@ async fn four_interleaved_readers_fetch_every_byte_once_through_one_handle_or_fo
         assert_each_byte_once(&sim.gets(), size);
         assert_eq!(sim.metrics.cancelled_fetches.get(), 0);
         // Four windows: about as many chunks ahead of each of the four places.
-        assert!(sim.budget.peak_bytes() >= 4 * 8 * CHUNK as usize, "{}", sim.budget.peak_bytes());
+        assert!(sim.budget.usage().peak_bytes >= 4 * 8 * CHUNK as usize, "{}", sim.budget.usage().peak_bytes);
     }
 }
 
@@ -296,7 +296,7 @@ async fn random_reads_over_more_than_the_budget_go_on_inside_it() {
     for i in 0..2000u64 {
         sim.read(&handle, "data", 1, i * 7919 * 131_072 % (1 << 30), 4096).await;
     }
-    assert!(sim.budget.peak_bytes() <= 64 << 20);
+    assert!(sim.budget.usage().peak_bytes <= 64 << 20);
 }
 
 /// Bytes that `gets` asked for.
@@ -375,7 +375,7 @@ async fn fetching_a_file_as_a_whole_takes_no_memory_from_others() {
         }
     };
     tokio::join!(random, sim.read_all(&streamed, "streamed", 2, MIB));
-    assert!(sim.budget.peak_bytes() <= 128 << 20);
+    assert!(sim.budget.usage().peak_bytes <= 128 << 20);
     let streamed: Vec<_> = sim.gets().into_iter().filter(|get| get.key.to_str() == Some("streamed")).collect();
     assert_each_byte_once(&streamed, 512 * MIB);
 }

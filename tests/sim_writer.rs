@@ -153,7 +153,7 @@ async fn a_large_file_leaves_while_it_is_written() {
     let part = FIRST_BYTE.as_secs_f64() + PART as f64 / PER_CONNECTION as f64;
     let optimum = Duration::from_secs_f64(48.0 / 16.0 * part) + 2 * FIRST_BYTE;
     assert!(elapsed <= optimum + Duration::from_millis(10), "{elapsed:?} is more than {optimum:?}");
-    assert!(sim.budget.peak_bytes() as u64 <= 128 * MIB, "{} bytes held", sim.budget.peak_bytes());
+    assert!(sim.budget.usage().peak_bytes as u64 <= 128 * MIB, "{} bytes held", sim.budget.usage().peak_bytes);
     assert!(sim.stored("large") == bytes(1, 0, size as usize));
     drop(content);
     sim.assert_clean().await;
@@ -273,7 +273,7 @@ async fn a_thousand_writers_share_little_memory_and_all_finish() {
     join_all((0..1000).map(write)).await;
     sim.assert_clean().await;
     assert_eq!(sim.budget.leased_bytes(), 0);
-    assert!(sim.budget.peak_bytes() as u64 <= 64 * MIB);
+    assert!(sim.budget.usage().peak_bytes as u64 <= 64 * MIB);
     // Nobody had to go through the disk.
     assert_eq!(sim.metrics.staged_bytes.get(), 0);
 }
@@ -287,7 +287,7 @@ async fn writers_never_hold_more_than_their_share() {
         content.commit(Condition::Any).await.unwrap();
     };
     join_all((0..8).map(write)).await;
-    assert!(sim.budget.peak_bytes() as u64 <= 64 * MIB, "{}", sim.budget.peak_bytes());
+    assert!(sim.budget.usage().peak_bytes as u64 <= 64 * MIB, "{}", sim.budget.usage().peak_bytes);
     assert_eq!(sim.metrics.staged_bytes.get(), 0);
 }
 
@@ -347,7 +347,7 @@ async fn an_edit_copies_what_stayed_and_sends_the_rest() {
     // Two stretches before, the changed part, the rest of its stretch, one more stretch, the end.
     assert_eq!((sim.store.count(Op::CopyPart), sim.store.count(Op::UploadPart)), (4, 2));
     assert_eq!(sim.store.sent_bytes(), PART + 8);
-    assert!(sim.budget.peak_bytes() as u64 <= 4 * PART);
+    assert!(sim.budget.usage().peak_bytes as u64 <= 4 * PART);
     drop(content);
     sim.assert_clean().await;
 }

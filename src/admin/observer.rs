@@ -69,15 +69,15 @@ impl Observer {
     }
 
     fn now(&self) -> Now {
-        let (budget, holding) = (&self.budget, self.reader.holding());
+        let (budget, holding) = (self.budget.usage(), self.reader.holding());
         let gauge = |n: usize| Gauge(n as u64);
         Now {
             uptime_seconds: Gauge(self.began.elapsed().as_secs()),
-            budget_limit_bytes: gauge(budget.limit()),
-            budget_leased_bytes: gauge(budget.leased_bytes()),
-            budget_peak_bytes: gauge(budget.peak_bytes()),
-            budget_pooled_bytes: gauge(budget.pooled_bytes()),
-            budget_waiting: gauge(budget.waiting()),
+            budget_limit_bytes: gauge(self.budget.limit()),
+            budget_leased_bytes: gauge(budget.leased_bytes),
+            budget_peak_bytes: gauge(budget.peak_bytes),
+            budget_pooled_bytes: gauge(budget.pooled_bytes),
+            budget_waiting: gauge(budget.waiting),
             stream_held_bytes: Gauge(holding.stream_bytes),
             handle_held_bytes: Gauge(holding.handle_bytes),
             streams: gauge(holding.streams),

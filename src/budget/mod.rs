@@ -77,6 +77,19 @@ impl Drop for Lease {
     }
 }
 
+/// What is in use of a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// On loan, rounded up to buffer sizes.
+    pub leased_bytes: usize,
+    /// The most that was ever on loan at once.
+    pub peak_bytes: usize,
+    /// What came back and is kept for the next.
+    pub pooled_bytes: usize,
+    /// How many wait for memory.
+    pub waiting: usize,
+}
+
 impl Budget {
     /// A budget with the given limit, or one that fits the machine.
     pub fn new(options: &Options) -> Arc<Self> {
@@ -106,19 +119,10 @@ impl Budget {
         self.pool.lock().leased
     }
 
-    /// The most bytes that were ever on loan at once.
-    pub fn peak_bytes(&self) -> usize {
-        self.pool.lock().peak
-    }
-
-    /// Bytes that came back and are kept for the next.
-    pub fn pooled_bytes(&self) -> usize {
-        self.pool.lock().pooled
-    }
-
-    /// How many wait for memory.
-    pub fn waiting(&self) -> usize {
-        self.pool.lock().waiting.len()
+    /// What is in use, as it is in one moment.
+    pub fn usage(&self) -> Usage {
+        let pool = self.pool.lock();
+        Usage { leased_bytes: pool.leased, peak_bytes: pool.peak, pooled_bytes: pool.pooled, waiting: pool.waiting.len() }
     }
 
     /// Whether a reader is waiting for memory.
@@ -277,7 +281,7 @@ mod tests {
         let large = budget.try_lease(4 << 20).unwrap();
         assert_eq!((budget.leased_bytes(), budget.pool.lock().pooled), (4 << 20, 4 << 20));
         drop(large);
-        assert_eq!(budget.peak_bytes(), 8 << 20);
+        assert_eq!(budget.usage().peak_bytes, 8 << 20);
     }
 
     #[tokio::test]
@@ -321,14 +325,14 @@ mod tests {
         held.pop();
         held.pop();
         assert!(budget.try_lease(1 << 20).is_none(), "what came back is not lent again");
-        assert_eq!(budget.pooled_bytes(), 0, "nor kept");
+        assert_eq!(budget.usage().pooled_bytes, 0, "nor kept");
         let mut waits = tokio_test_task(budget.lease(4 << 20));
         assert!(futures::poll!(&mut waits).is_pending());
-        assert_eq!(budget.waiting(), 1);
+        assert_eq!(budget.usage().waiting, 1);
         budget.set_limit(Some(ByteSize::mib(8)));
         assert!(waits.await.is_ok());
         drop(held);
-        assert_eq!((budget.leased_bytes(), budget.waiting()), (0, 0));
+        assert_eq!((budget.leased_bytes(), budget.usage().waiting), (0, 0));
     }
 
     #[tokio::test]

@@ -118,7 +118,7 @@ fn read_through_mount(
 }
 
 fn read(mounted: &Mounted, target: &Path, samples: &Samples, stop: &Stop) -> io::Result<Table> {
-    let (metrics, peak_bytes) = (mounted.metrics(), || mounted.budget().peak_bytes() as u64);
+    let (metrics, peak_bytes) = (mounted.metrics(), || mounted.budget().usage().peak_bytes as u64);
     let before = Counts::of(metrics);
 
     let progress = Progress::start("reading a large object", samples.large.size, Unit::Bytes);

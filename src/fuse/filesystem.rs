@@ -215,7 +215,7 @@ impl Bucket {
             Operation::Unlink { name } => self.unlink(asker, name),
             Operation::Rmdir { name } => self.rmdir(asker, name),
             Operation::Rename { name, new_parent, new_name, flags } => self.rename(asker, name, (new_parent, new_name), flags),
-            Operation::Link => asker.reply::<EntryOut>().error(errno("link", &Error::NoHardLinks)),
+            Operation::Link { .. } => asker.reply::<EntryOut>().error(errno("link", &Error::NoHardLinks)),
             Operation::Create { name, mode, flags } => self.create(asker, name, permissions(mode), access(flags)),
             Operation::Write { handle, offset, data } => self.write(asker, handle, offset, data),
             Operation::Fsync { handle } => self.fsync(asker, handle),

@@ -59,6 +59,7 @@ impl OwnFiles {
         match operation {
             // What is answered for all of a mount alike.
             Operation::Statfs | Operation::Access | Operation::Listxattr => false,
+            Operation::Link { of, .. } if self.has(*of) => true,
             operation => self.has(ino) || operation.names(ino).into_iter().flatten().any(is_own),
         }
     }

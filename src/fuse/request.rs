@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::wire::{
-    BatchForgetIn, CreateIn, FallocateIn, FlushIn, ForgetIn, ForgetOne, FsyncIn, GetxattrIn, InHeader, MkdirIn, MknodIn, OpenIn, ReadIn,
-    ReleaseIn, Rename2In, RenameIn, SetattrIn, WriteIn, opcode,
+    BatchForgetIn, CreateIn, FallocateIn, FlushIn, ForgetIn, ForgetOne, FsyncIn, GetxattrIn, InHeader, LinkIn, MkdirIn, MknodIn, OpenIn,
+    ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, WriteIn, opcode,
 };
 use crate::vfs::{HandleId, Inode};
 
@@ -63,7 +63,11 @@ pub(super) enum Operation<'a> {
         new_name: &'a OsStr,
         flags: u32,
     },
-    Link,
+    Link {
+        name: &'a OsStr,
+        /// The file that would get another name.
+        of: Inode,
+    },
     Open {
         flags: i32,
     },
@@ -145,7 +149,8 @@ impl Operation<'_> {
             | Self::Mkdir { name, .. }
             | Self::Unlink { name }
             | Self::Rmdir { name }
-            | Self::Create { name, .. } => [Some((ino, name)), None],
+            | Self::Create { name, .. }
+            | Self::Link { name, .. } => [Some((ino, name)), None],
             Self::Rename { name, new_parent, new_name, .. } => [Some((ino, name)), Some((new_parent, new_name))],
             _ => [None, None],
         }
@@ -205,7 +210,10 @@ fn operation(code: u32, mut args: Arguments<'_>) -> Option<Operation<'_>> {
             let Rename2In { new_parent, flags, .. } = args.take()?;
             args.rename(new_parent, flags)?
         }
-        opcode::LINK => Operation::Link,
+        opcode::LINK => {
+            let LinkIn { of } = args.take()?;
+            Operation::Link { name: args.name()?, of: Inode(of) }
+        }
         opcode::OPEN => Operation::Open { flags: args.take::<OpenIn>()?.flags },
         opcode::CREATE => {
             let CreateIn { flags, mode, .. } = args.take()?;

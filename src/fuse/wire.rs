@@ -94,6 +94,7 @@ from_kernel! {
     MkdirIn { mode: u32, umask: u32, }
     RenameIn { new_parent: u64, }
     Rename2In { new_parent: u64, flags: u32, padding: u32, }
+    LinkIn { of: u64, }
     OpenIn { flags: i32, open_flags: u32, }
     CreateIn { flags: i32, mode: u32, umask: u32, open_flags: u32, }
     /// Of READ, READDIR and READDIRPLUS.

@@ -37,9 +37,14 @@ fn set(name: &str, value: &str, mount: &Mount) {
 }
 
 fn gauge(mount: &Mount, name: &str) -> u64 {
+    sum(mount, &[name])
+}
+
+/// Several, as they are in one moment.
+fn sum(mount: &Mount, names: &[&str]) -> u64 {
     let text = fs::read_to_string(mount.join(".windlass/stats")).expect("it is there");
     let stats: Value = serde_json::from_str(&text).expect("it is JSON");
-    stats["gauges"][name].as_u64().unwrap_or_else(|| panic!("{name} is no gauge: {text}"))
+    names.iter().map(|&name| stats["gauges"][name].as_u64().unwrap_or_else(|| panic!("{name} is no gauge: {text}"))).sum()
 }
 
 fn log_level() {
@@ -135,7 +140,7 @@ fn memory_limit() {
     let said = ctl(&["set", "memory-limit", "64MiB"], mount.path());
     assert!(said.code == Some(2) && said.err.contains("at least 128MiB"), "{}", said.err);
     set("memory-limit", "128MiB", &mount);
-    let in_use = || gauge(&mount, "budget_leased_bytes") + gauge(&mount, "budget_pooled_bytes");
+    let in_use = || sum(&mount, &["budget_leased_bytes", "budget_pooled_bytes"]);
     assert!(soon(|| in_use() <= 128 * MIB), "{}", in_use());
     for mib in 12..256 {
         read(&file, mib);
