@@ -10,7 +10,7 @@ mod network;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use super::flags::DiskFlags;
+use super::flags::PlaceFlags;
 use super::remote::runtime;
 use super::{Failure, mount as mount_command};
 use crate::config::{Input, Place, Program};
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<String>,
     #[command(flatten)]
-    flags: DiskFlags,
+    flags: PlaceFlags,
 }
 
 /// How bad it is.
