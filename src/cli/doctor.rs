@@ -10,7 +10,7 @@ mod network;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use super::flags::DiskFlags;
+use super::flags::PlaceFlags;
 use super::remote::runtime;
 use super::{Failure, mount as mount_command};
 use crate::config::{Input, Place, Program};
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<String>,
     #[command(flatten)]
-    flags: DiskFlags,
+    flags: PlaceFlags,
 }
 
 /// How bad it is.
@@ -73,14 +73,13 @@ impl Finding {
         Self { level: Level::Fail, what, detail: detail.into(), fix: Some(fix.into()), code }
     }
 
-    /// What another check of this program refuses, whose words end in the fix.
+    /// What another check of this program refuses: what it is of, if that is one word, the reason and the fix, with colons between.
     fn of(what: &'static str, checked: Result<(), Failure>, good: &str) -> Self {
-        match checked {
-            Ok(()) => Self::ok(what, good),
-            Err(Failure { code, message }) => match message.rsplit_once(": ") {
-                Some((detail, fix)) => Self::fail(code, what, detail, fix),
-                None => Self::fail(code, what, message, "see the message"),
-            },
+        let Err(Failure { code, message }) = checked else { return Self::ok(what, good) };
+        let subject = message.split_once(": ").map_or(0, |(first, _)| if first.contains(' ') { 0 } else { first.len() + 2 });
+        match message[subject..].split_once(": ") {
+            Some((reason, fix)) => Self::fail(code, what, format!("{}{reason}", &message[..subject]), fix),
+            None => Self { fix: None, ..Self::fail(code, what, message, "") },
         }
     }
 
@@ -150,4 +149,23 @@ fn place(source: &OsString, args: &Args) -> Result<Place, Failure> {
         ..Input::default()
     };
     Ok(Place::gather(&input)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_check_says_becomes_a_finding_with_its_fix() {
+        for (message, detail, fix) in [
+            ("/dev/fuse: this kernel has none: run modprobe fuse", "/dev/fuse: this kernel has none", Some("run modprobe fuse")),
+            ("fusermount3 is missing: install fuse3", "fusermount3 is missing", Some("install fuse3")),
+            ("root cannot mount: start it so, or pass it: /dev/fd/N", "root cannot mount", Some("start it so, or pass it: /dev/fd/N")),
+            ("/dev/fuse: odd", "/dev/fuse: odd", None),
+        ] {
+            let finding = Finding::of("device", Err(Failure::usage(message)), "good");
+            assert_eq!((finding.detail.as_str(), finding.fix.as_deref(), finding.code), (detail, fix, 2), "{message}");
+        }
+        assert_eq!(Finding::of("device", Ok(()), "good").line(), "ok    device         good\n");
+    }
 }

@@ -53,8 +53,14 @@ pub type StoreFlags = SomeFlags<Store>;
 /// What it takes to read a bucket through a disk.
 pub type DiskFlags = SomeFlags<StoreAndDisk>;
 
+/// What it takes to reach a bucket and the disk beside a mount of it.
+pub type PlaceFlags = SomeFlags<StoreAndDirectory>;
+
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Store;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreAndDirectory;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreAndDisk;
@@ -62,6 +68,12 @@ pub struct StoreAndDisk;
 impl Choice for Store {
     fn takes(spec: &Spec) -> bool {
         ["Bucket", "Credentials", "Requests"].contains(&spec.group)
+    }
+}
+
+impl Choice for StoreAndDirectory {
+    fn takes(spec: &Spec) -> bool {
+        Store::takes(spec) || spec.name == "spill-dir"
     }
 }
 
