@@ -353,6 +353,7 @@ impl Mounted {
             reader: self.reader.clone(),
             spill: self.spill.clone(),
             source: settings.source.to_string(),
+            data_host: Location::describe(&settings.store).data_host().map(str::to_owned),
             mountpoint: settings.mountpoint.to_string(),
             began: std::time::Instant::now(),
             forget: Box::new(move |expired| session.forget(expired)),

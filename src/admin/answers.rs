@@ -31,6 +31,7 @@ pub struct Subject {
     /// None: nothing goes to a disk.
     pub spill: Option<Spill>,
     pub source: String,
+    pub data_host: Option<String>,
     pub mountpoint: String,
     pub began: Instant,
     pub forget: Forget,
@@ -109,6 +110,7 @@ async fn stats(subject: &Subject) -> Stats {
         windlass: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
         source: subject.source.clone(),
+        data_host: subject.data_host.clone(),
         mountpoint: subject.mountpoint.clone(),
         uptime_seconds: subject.began.elapsed().as_secs_f64(),
         counters: metrics.all().into_iter().chain(counted.into_iter().flatten()).map(owned).collect(),
