@@ -4,7 +4,7 @@
 use std::fs::OpenOptions;
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
@@ -12,7 +12,7 @@ use tracing::subscriber::set_global_default;
 use tracing_subscriber::filter::{EnvFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::{Layer, Registry, fmt};
+use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 /// Shape of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,7 +54,21 @@ pub enum Error {
     File { path: PathBuf, error: std::io::Error },
     #[error("log-level={0}: {1}")]
     Level(String, String),
+    #[error("this process keeps no log")]
+    None,
 }
+
+/// Changes what is logged.
+type Reload = Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>;
+
+/// The log of this process.
+struct Log {
+    /// As it was said last.
+    level: Mutex<String>,
+    reload: Reload,
+}
+
+static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Beginnings of targets that print requests with their headers at levels below `warn`.
 const TALKATIVE: [&str; 8] =
@@ -89,6 +103,24 @@ fn filter(level: &str) -> Result<EnvFilter, tracing_subscriber::filter::ParseErr
     }
 }
 
+/// What is logged; none without a log.
+pub fn level() -> Option<String> {
+    LOG.get().map(|log| log.level.lock().unwrap_or_else(PoisonError::into_inner).clone())
+}
+
+/// Changes what is logged, from the next line on.
+///
+/// # Errors
+/// When that is neither a level nor a filter, or there is no log.
+pub fn set_level(level: &str) -> Result<(), Error> {
+    check_level(level).map_err(|reason| Error::Level(level.to_owned(), reason))?;
+    let filter = filter(level).map_err(|error| Error::Level(level.to_owned(), error.to_string()))?;
+    let log = LOG.get().ok_or(Error::None)?;
+    (log.reload)(filter).map_err(|error| Error::Level(level.to_owned(), error.to_string()))?;
+    level.clone_into(&mut log.level.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(())
+}
+
 /// Starts the log of the process.
 ///
 /// # Errors
@@ -101,17 +133,17 @@ pub fn init(options: &Options, attachment: Attachment) -> Result<(), Error> {
             let _ = path.parent().map(std::fs::create_dir_all);
             let opened = OpenOptions::new().create(true).append(true).open(path);
             let file = opened.map_err(|error| Error::File { path: path.clone(), error })?;
-            install(filter, options.format, Mutex::new(file), Look { color: false, time: true });
+            install(&options.level, filter, options.format, Mutex::new(file), Look { color: false, time: true });
         }
         (None, Attachment::Foreground) => {
             let look = Look { color: std::io::stderr().is_terminal(), time: true };
-            install(filter, options.format, std::io::stderr, look);
+            install(&options.level, filter, options.format, std::io::stderr, look);
         }
         (None, Attachment::Daemon) => {
             let syslog = syslog_tracing::Syslog::new(c"windlass", syslog_tracing::Options::LOG_PID, syslog_tracing::Facility::Daemon);
             // It can be taken once in a process; a second start of the log in the same process keeps the first.
             if let Some(syslog) = syslog {
-                install(filter, options.format, syslog, Look { color: false, time: false });
+                install(&options.level, filter, options.format, syslog, Look { color: false, time: false });
             }
         }
     }
@@ -125,15 +157,18 @@ struct Look {
     time: bool,
 }
 
-fn install<W>(filter: EnvFilter, format: Format, writer: W, look: Look)
+fn install<W>(level: &str, filter: EnvFilter, format: Format, writer: W, look: Look)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
+    let (subscriber, reload) = subscriber(filter, format, writer, look);
     // An error means that a log is there already (tests in one process); that one goes on.
-    let _ = set_global_default(subscriber(filter, format, writer, look));
+    if set_global_default(subscriber).is_ok() {
+        let _ = LOG.set(Log { level: Mutex::new(level.to_owned()), reload });
+    }
 }
 
-fn subscriber<W>(filter: EnvFilter, format: Format, writer: W, look: Look) -> impl Subscriber + Send + Sync
+fn subscriber<W>(filter: EnvFilter, format: Format, writer: W, look: Look) -> (impl Subscriber + Send + Sync, Reload)
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
@@ -145,7 +180,9 @@ where
         (Format::Json, false) => lines.json().flatten_event(true).without_time().boxed(),
     };
     let discreet = TALKATIVE.iter().map(|target| (*target, LevelFilter::WARN)).collect::<Targets>().with_default(LevelFilter::TRACE);
-    Registry::default().with(lines.with_filter(discreet)).with(filter)
+    let (filter, handle) = reload::Layer::new(filter);
+    let subscriber = Registry::default().with(lines.with_filter(discreet)).with(filter);
+    (subscriber, Box::new(move |filter| handle.reload(filter)))
 }
 
 #[cfg(test)]
@@ -173,7 +210,7 @@ mod tests {
         let page = Page::default();
         let writer = page.clone();
         let look = Look { color: false, time: false };
-        let subscriber = subscriber(filter(level).unwrap(), format, move || writer.clone(), look);
+        let (subscriber, _) = subscriber(filter(level).unwrap(), format, move || writer.clone(), look);
         tracing::subscriber::with_default(subscriber, || {
             tracing::debug!(chunk = 7, "ours");
             tracing::trace!(target: "aws_sigv4::http_request", "authorization: hunter2");
@@ -208,6 +245,24 @@ mod tests {
         for bad in ["loud", "", "info debug", "windlass=loud"] {
             assert!(check_level(bad).unwrap_err().contains("windlass::reader=debug"), "{bad}");
         }
+    }
+
+    #[test]
+    fn another_level_holds_from_the_next_line_on() {
+        let page = Page::default();
+        let writer = page.clone();
+        let look = Look { color: false, time: false };
+        let (subscriber, reload) = subscriber(filter("info").unwrap(), Format::Text, move || writer.clone(), look);
+        tracing::subscriber::with_default(subscriber, || {
+            for (level, line) in [("info", "one"), ("debug", "two"), ("warn", "three"), ("trace", "four")] {
+                reload(filter(level).unwrap()).unwrap();
+                tracing::debug!("{line}");
+                tracing::debug!(target: "hyper::proto", "x-oss-security-token: hunter2");
+            }
+        });
+        let text = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
+        assert!(text.contains("two") && text.contains("four") && !text.contains("one") && !text.contains("three"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
     }
 
     #[test]

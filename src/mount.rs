@@ -2,17 +2,19 @@
 //! It decides nothing about reads or names. Invariant: whoever gets a [`Mounted`] has a mount that answers; whoever
 //! gets an [`Error`] has nothing left behind.
 
+mod live;
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::MissedTickBehavior;
 
-use crate::admin::{Server, Subject};
+use crate::admin::{Listen, Listener, Observer, Pages, Server, Subject};
 use crate::budget::Budget;
 use crate::config::{MountTarget, Settings};
 use crate::fuse::{self, Session, Tree};
@@ -20,10 +22,11 @@ use crate::metrics::Metrics;
 use crate::reader::{ReadMode, Reader};
 use crate::signals::Signals;
 use crate::spill::{Bounds, Identity, Spill};
-use crate::store::{self, ErrorKind, Key, Location};
+use crate::store::{self, ErrorKind, Key, Location, Switches};
 use crate::sys;
 use crate::vfs::{Edits, Files, Names};
 use crate::writer::Writer;
+use live::LiveOptions;
 
 /// Housekeeping: streams that were left, idle memory.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -42,18 +45,18 @@ const BEYOND_REQUEST: Duration = Duration::from_secs(10);
 pub struct Mounted {
     runtime: Option<Runtime>,
     session: Arc<Session>,
-    reader: Reader,
     /// None: mounted read-only.
     edits: Option<Arc<Edits>>,
     /// How long writers are waited for at the end.
     drain: Duration,
-    metrics: Arc<Metrics>,
-    budget: Arc<Budget>,
-    spill: Option<Spill>,
+    /// What it is made of, to be looked at.
+    observer: Arc<Observer>,
     /// The directory of the spill where nobody named one.
     private: Option<TempDir>,
     /// Where it can be asked while it lives.
     control: Option<Server>,
+    /// What it serves over HTTP.
+    pages: Option<Pages>,
     signals: Signals,
     unmounted: bool,
 }
@@ -73,6 +76,9 @@ pub enum Error {
     /// The disk cannot be used.
     #[error("cannot keep what is read in {dir}: {source}; name another spill-dir, or read with read-mode=direct")]
     Spill { dir: PathBuf, source: io::Error },
+    /// Nobody could look at the metrics.
+    #[error("cannot serve metrics at {place}: {source}; name another address or path with --metrics-listen")]
+    Listen { place: Listen, source: io::Error },
     /// The mount is still there.
     #[error("cannot unmount: {0}; see who uses it with \"fuser -vm MOUNTPOINT\", then: windlass umount --lazy MOUNTPOINT")]
     Unmount(io::Error),
@@ -94,7 +100,7 @@ impl Error {
                 ErrorKind::Invalid => 2,
                 _ => 4,
             },
-            Self::Descriptor { .. } | Self::Spill { .. } => 2,
+            Self::Descriptor { .. } | Self::Spill { .. } | Self::Listen { .. } => 2,
             Self::NotWritten(_) => 5,
             Self::Mount { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
         }
@@ -115,7 +121,7 @@ fn attempt(error: &store::Error) -> String {
 }
 
 /// The likely fix, as the end of the line. Where the message itself tells it there is nothing to add.
-fn advice(error: &store::Error) -> &'static str {
+pub fn advice(error: &store::Error) -> &'static str {
     match error.kind {
         ErrorKind::NoSuchBucket | ErrorKind::NotFound => "; check the bucket's name and that it lives at this endpoint",
         ErrorKind::AccessDenied => "; the key needs permission to list the bucket and to get its objects",
@@ -147,6 +153,7 @@ fn mount_advice(error: &io::Error) -> &'static str {
 pub fn start(settings: &Settings) -> Result<Mounted, Error> {
     let process = |what| move |source| Error::Process { what, source };
     let runtime = Builder::new_multi_thread().enable_all().thread_name("windlass-io").build().map_err(process("start the runtime"))?;
+    let listener = settings.admin.metrics.as_ref().map(listen).transpose()?;
     let location = Location::describe(&settings.store);
     let store_error = |source| Error::Store { location: Box::new(location.clone()), source: Box::new(source) };
     let metrics = Arc::new(Metrics::default());
@@ -179,7 +186,19 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
             writer.share_room(spill.guard());
         }
         writer.take_room_from(&reader);
-        Edits::new(Arc::clone(&names), Arc::clone(&files), store, writer)
+        Edits::new(Arc::clone(&names), Arc::clone(&files), store.clone(), writer)
+    });
+    let observer = Arc::new(Observer {
+        names: Arc::clone(&names),
+        metrics,
+        budget,
+        reader,
+        spill,
+        source: settings.source.to_string(),
+        data_host: location.data_host().map(str::to_owned),
+        mountpoint: settings.mountpoint.to_string(),
+        began: Instant::now(),
+        port: listener.as_ref().and_then(Listener::port),
     });
     // From before there is something to unmount: whoever reads the ready line may send a signal at once.
     let signals = {
@@ -187,32 +206,24 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         // The terminal of a mount in the foreground may be closed.
         Signals::listen().and_then(Signals::with_hangup).map_err(process("listen for signals"))?
     };
-    let asked = Arc::clone(&names);
-    let tree = Tree { names, files: Arc::clone(&files), edits: edits.clone() };
+    let tree = Tree { names, files: Arc::clone(&files), edits: edits.clone(), observer: Arc::clone(&observer) };
     let session = Arc::new(attach(settings, tree, &runtime)?);
     let drain = settings.drain_timeout;
-    let mut mounted = Mounted {
-        runtime: Some(runtime),
-        session,
-        reader,
-        edits,
-        drain,
-        metrics,
-        budget,
-        spill,
-        private,
-        control: None,
-        signals,
-        unmounted: false,
-    };
+    let mut mounted =
+        Mounted { runtime: Some(runtime), session, edits, drain, observer, private, control: None, pages: None, signals, unmounted: false };
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
-    mounted.control = mounted.listen(settings, asked);
+    mounted.control = mounted.listen(settings, store.switches().clone());
+    mounted.pages = listener.map(|listener| mounted.serve_pages(listener)).transpose()?;
     if let Some(edits) = mounted.edits.clone() {
         // Beside the mount: it may have to upload much.
         mounted.runtime().spawn(async move { edits.recover().await });
     }
     Ok(mounted)
+}
+
+fn listen(place: &Listen) -> Result<Listener, Error> {
+    Listener::bind(place).map_err(|source| Error::Listen { place: place.clone(), source })
 }
 
 /// A place for what is read where nobody named one, as ossfs has it without use_cache: it goes with the mount.
@@ -272,12 +283,12 @@ fn fuse_descriptor(number: RawFd) -> Result<OwnedFd, String> {
 impl Mounted {
     /// The counters of this mount.
     pub fn metrics(&self) -> &Arc<Metrics> {
-        &self.metrics
+        &self.observer.metrics
     }
 
     /// The memory of this mount.
     pub fn budget(&self) -> &Arc<Budget> {
-        &self.budget
+        &self.observer.budget
     }
 
     /// Serves until a signal asks for the end or somebody unmounts. [`unmount`](Self::unmount) is what comes next.
@@ -290,7 +301,7 @@ impl Mounted {
                 () = session.ended() => "it was unmounted",
             }
         });
-        let metrics = &self.metrics;
+        let metrics = &self.observer.metrics;
         let (read_bytes, fetched_bytes) = (metrics.read_bytes.get(), metrics.fetched_bytes.get());
         tracing::info!(reason, read_bytes, fetched_bytes, spill_read_bytes = metrics.spill_read_bytes.get(), "ending");
     }
@@ -309,10 +320,10 @@ impl Mounted {
 
     /// The tasks that belong to the mount itself; they end with its runtime.
     fn keep_house(&self, files: Arc<Files>) {
-        if let Some(spill) = self.spill.clone() {
+        if let Some(spill) = self.observer.spill.clone() {
             self.runtime().spawn(keep_disk(spill));
         }
-        let reader = self.reader.clone();
+        let reader = self.observer.reader.clone();
         self.runtime().spawn(async move {
             let mut ticks = tokio::time::interval(HOUSEKEEPING);
             loop {
@@ -340,31 +351,31 @@ impl Mounted {
     }
 
     /// Opens the control socket. A mount works without it.
-    fn listen(&self, settings: &Settings, names: Arc<Names>) -> Option<Server> {
+    fn listen(&self, settings: &Settings, switches: Switches) -> Option<Server> {
         let Some(device) = self.session.device().and_then(|device| device.parse().ok()) else {
             tracing::info!("no control socket: where a passed descriptor is mounted cannot be seen from here");
             return None;
         };
         let session = Arc::clone(&self.session);
         let subject = Subject {
-            names,
-            metrics: Arc::clone(&self.metrics),
-            budget: Arc::clone(&self.budget),
-            reader: self.reader.clone(),
-            spill: self.spill.clone(),
-            source: settings.source.to_string(),
-            data_host: Location::describe(&settings.store).data_host().map(str::to_owned),
-            mountpoint: settings.mountpoint.to_string(),
-            began: std::time::Instant::now(),
+            observer: Arc::clone(&self.observer),
             forget: Box::new(move |expired| session.forget(expired)),
+            live: Box::new(LiveOptions::new(settings, Arc::clone(&self.observer), switches)),
         };
         match Server::start(&settings.admin.directories, device, Arc::new(subject), self.runtime().handle()) {
             Ok(server) => Some(server),
             Err(error) => {
-                tracing::warn!(%error, "no control socket: windlass stats, refresh, warm and evict cannot ask this mount");
+                tracing::warn!(%error, "no control socket: windlass stats, refresh, warm, evict and ctl cannot ask this mount");
                 None
             }
         }
+    }
+
+    /// Serves what can be looked at over HTTP.
+    fn serve_pages(&self, listener: Listener) -> Result<Pages, Error> {
+        let place = listener.place.clone();
+        tracing::info!(%place, "metrics are served at /metrics");
+        Pages::start(listener, Arc::clone(&self.observer), self.runtime().handle()).map_err(|source| Error::Listen { place, source })
     }
 
     /// Asks the mount for its root, as the first user will.
@@ -390,6 +401,7 @@ impl Mounted {
         let lost = self.drain();
         // Before the mount, whose number another one may get.
         self.control = None;
+        self.pages = None;
         self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)?;
         if lost.is_empty() { Ok(()) } else { Err(Error::NotWritten(lost)) }
     }

@@ -73,9 +73,7 @@ fn help_shows_examples_for_each_kind_of_store() {
     for word in ["MinIO", "oss://bucket /mnt/oss", "--region eu-central-1", "--chunk-size", "1MiB..32MiB", "fuse.windlass", "Exit codes"] {
         assert!(help.out.contains(word), "{word}");
     }
-    for hidden in ["--metrics-listen", "--bind"] {
-        assert!(!help.out.contains(hidden), "{hidden} is not available and must not be offered");
-    }
+    assert!(!help.out.contains("--bind"), "it is not available and must not be offered");
     assert!(windlass(&["--help"]).out.contains("umount"));
     windlass(&[]).refuses(&["Usage"]);
 }
@@ -123,6 +121,8 @@ fn a_value_out_of_range_names_the_range() {
         ("read-endpoint=http://key:secret@x", "user name"),
         ("redirect-hosts=http://x", "host, host:port or .domain"),
         ("uid=root", "0.."),
+        ("metrics-listen=everywhere", "ADDRESS:PORT"),
+        ("metrics_port=99999", "a port of 127.0.0.1"),
     ] {
         let name = option.split('=').next().unwrap();
         mount_with(&["-o", option]).refuses(&[name, range]);
@@ -131,9 +131,14 @@ fn a_value_out_of_range_names_the_range() {
 
 #[test]
 fn options_of_later_versions_are_refused_unless_they_change_nothing() {
-    for option in ["metrics_port=9100", "bind=eth0"] {
-        mount_with(&["-o", option]).refuses(&[option.split('=').next().unwrap(), "not available in this version"]);
-    }
+    mount_with(&["-o", "bind=eth0"]).refuses(&["bind", "not available in this version"]);
+}
+
+#[test]
+fn metrics_are_served_where_it_is_said_in_every_spelling() {
+    mount_with(&["--metrics-listen", "127.0.0.1:9100"]).shows(&["metrics-listen = \"127.0.0.1:9100\""]);
+    mount_with(&["-o", "metrics_port=9100"]).shows(&["metrics-listen = \"9100\""]);
+    mount_with(&["--metrics-listen", "unix:/run/windlass.sock"]).shows(&["metrics-listen = \"unix:/run/windlass.sock\""]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use windlass::config::{OPTIONS, Spec, find};
+use windlass::metrics::{self, Row};
 use windlass::mount;
 use windlass::store::{self, ErrorKind, Key, Location, Op};
 
@@ -66,6 +67,20 @@ fn what_is_refused_is_listed_with_its_reason() {
     let listed: BTreeSet<_> = section(&text, "Options").lines().filter(|line| line.starts_with("- ")).flat_map(quoted).collect();
     let refused: BTreeSet<_> = OPTIONS.iter().filter(|spec| !spec.is_ready()).map(|spec| spec.name.to_owned()).collect();
     assert_eq!(listed, refused);
+}
+
+#[test]
+fn the_table_of_metrics_is_the_table_of_the_program() {
+    let said = rows(section(&readme(), "Metrics"));
+    let quoted = |label: &&str| format!("`{label}`");
+    let by = |row: &Row| if row.labels.is_empty() { "-".into() } else { row.labels.iter().map(quoted).collect::<Vec<_>>().join(", ") };
+    let kind = |row: &Row| format!("{:?}", row.kind).to_ascii_lowercase();
+    let expected: Vec<_> = metrics::rows().map(|row| vec![format!("`{}`", row.name), kind(row), by(row), row.help.to_owned()]).collect();
+    assert!(expected.len() > 40, "{}", expected.len());
+    for (said, expected) in said.iter().zip(&expected) {
+        assert_eq!(said, expected, "README should say\n| {} |", expected.join(" | "));
+    }
+    assert_eq!(said.len(), expected.len());
 }
 
 /// Flags and subcommands, by name.

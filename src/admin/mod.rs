@@ -1,18 +1,26 @@
-//! The control socket of a mount: what can be asked of a running daemon from outside, and both ends of the line. It serves no file and
-//! decides nothing about reads. One JSON object a line: a request, then any number of lines of progress, then one that ends it.
+//! What can be asked of a running mount from outside. The control socket and both ends of its line: one JSON object a line, a request, then
+//! any number of lines of progress, then one that ends it. The pages that are served over HTTP. It decides nothing about reads.
 //!
 //! Invariants: only the user of the mount and root are answered; lines, connections and waits are bounded, so nobody who asks badly costs
 //! the mount more than a few buffers; a mount works as well without its socket.
 
 mod answers;
 mod client;
+mod listen;
+mod observer;
+mod openmetrics;
+mod pages;
 mod place;
 mod protocol;
 mod server;
+mod socket_file;
 mod warm;
 
-pub use answers::{Forget, Subject};
+pub use answers::{Forget, Live, Subject};
 pub use client::{Client, Error};
+pub use listen::{Listen, Listener};
+pub use observer::Observer;
+pub use pages::Pages;
 pub use place::{Device, directories};
 pub use protocol::{Command, Done, InnerPath, Progress, Stats, Warmed, Warming};
 pub use server::Server;
@@ -20,9 +28,11 @@ pub use warm::{Tally, warm};
 
 use std::path::PathBuf;
 
-/// Options of the control socket.
+/// Options of what a mount answers from outside.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Where the socket may lie: the first of them that can be used.
     pub directories: Vec<PathBuf>,
+    /// Where metrics are served over HTTP; none: nowhere.
+    pub metrics: Option<Listen>,
 }

@@ -7,6 +7,8 @@ use std::fmt;
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::metrics::Reading;
+
 /// The version of the protocol. Both ends have it in every request, because a daemon outlives the program that it was started with.
 pub(super) const VERSION: u32 = 1;
 
@@ -33,6 +35,10 @@ pub enum Command {
     },
     /// Drop what the disk has of what is at or below a path.
     Evict { path: InnerPath },
+    /// Change an option.
+    Set { name: String, value: String },
+    /// The options that can be changed, with their values.
+    Get {},
 }
 
 /// How something is warmed.
@@ -75,6 +81,8 @@ pub enum Done {
     Evicted {
         bytes: u64,
     },
+    /// Options by name with their values: the one that was changed, or all that can be.
+    Options(BTreeMap<String, String>),
 }
 
 /// What came of warming.
@@ -101,9 +109,19 @@ pub struct Stats {
     pub mountpoint: String,
     pub uptime_seconds: f64,
     /// What only grows since the mount began.
-    pub counters: BTreeMap<String, u64>,
+    pub counters: BTreeMap<String, Reading>,
     /// What is so now.
-    pub gauges: BTreeMap<String, u64>,
+    pub gauges: BTreeMap<String, Reading>,
+    /// How long things took since the mount began.
+    #[serde(default)]
+    pub histograms: BTreeMap<String, Reading>,
+}
+
+impl Stats {
+    /// As one JSON object on a line.
+    pub fn to_line(&self) -> Vec<u8> {
+        line(self)
+    }
 }
 
 /// A line of an answer.
@@ -202,6 +220,8 @@ mod tests {
             Command::Refresh { path: path(b"a/b c"), recursive: true },
             Command::Warm { paths: vec![path(b"a"), path(b"\xff")], how: Warming { metadata_only: true, max_bytes: Some(7), parallel: 8 } },
             Command::Evict { path: path(b"") },
+            Command::Set { name: "log-level".into(), value: "windlass::reader=debug,warn".into() },
+            Command::Get {},
             Command::Refresh { path: path(b"100%/\n\"\\/\xff\xfe/\xc3\xa4"), recursive: false },
         ] {
             let line = request(&command);
@@ -238,7 +258,7 @@ mod tests {
         let progress = Progress { found_objects: 9, objects: 1, bytes: 2, ..Progress::default() };
         assert!(text(&Reply::Progress(progress)).starts_with("{\"progress\":{\"found_objects\":9,"));
         assert_eq!(text(&Reply::Done(Done::Refreshed { kernel_entries: 3 })), "{\"done\":{\"refreshed\":{\"kernel_entries\":3}}}\n");
-        let stats = Stats { counters: [("read_bytes".to_owned(), 5)].into(), ..Stats::default() };
+        let stats = Stats { counters: [("read_bytes".to_owned(), Reading::Number(5))].into(), ..Stats::default() };
         let done = Reply::Done(Done::Stats(Box::new(stats)));
         assert_eq!(serde_json::from_slice::<Reply>(&line(&done)).unwrap(), done);
     }

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::answers::{self, Subject};
 use super::place::{self, Device};
 use super::protocol::{self, Command, LINE_BYTES, Reply};
+use super::socket_file::SocketFile;
 use super::warm::Tally;
 
 /// Clients at a time: a few people and their monitors.
@@ -37,9 +38,7 @@ const WRITE: Duration = Duration::from_secs(10);
 /// The control socket of a mount. Dropping it ends it.
 #[derive(Debug)]
 pub struct Server {
-    file: PathBuf,
-    /// Device and inode number of the file that was made.
-    identity: (u64, u64),
+    file: SocketFile,
     accepting: JoinHandle<()>,
 }
 
@@ -54,11 +53,11 @@ impl Server {
         for directory in directories {
             match bind(directory, device, uid) {
                 Ok((listener, file)) => {
-                    let found = fs::symlink_metadata(&file)?;
+                    let file = SocketFile::of(file)?;
                     let _runtime = runtime.enter();
                     let listener = UnixListener::from_std(listener)?;
                     let accepting = runtime.spawn(accept(listener, subject, uid));
-                    return Ok(Self { file, identity: (found.dev(), found.ino()), accepting });
+                    return Ok(Self { file, accepting });
                 }
                 Err(error) => reasons.push(format!("{}: {error}", directory.display())),
             }
@@ -68,7 +67,7 @@ impl Server {
 
     /// Where it is.
     pub fn path(&self) -> &Path {
-        &self.file
+        self.file.path()
     }
 }
 
@@ -76,11 +75,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         // With it end the connections, which are its children.
         self.accepting.abort();
-        if fs::symlink_metadata(&self.file).is_ok_and(|found| (found.dev(), found.ino()) == self.identity)
-            && let Err(error) = fs::remove_file(&self.file)
-        {
-            tracing::debug!(file = %self.file.display(), %error, "the control socket stays behind");
-        }
     }
 }
 

@@ -18,9 +18,14 @@ pub(super) fn detect() -> ByteSize {
     from_files(Path::new("/"))
 }
 
-fn from_files(root: &Path) -> ByteSize {
-    let least = [memory_total(root), cgroup_v2(root), cgroup_v1(root)].into_iter().flatten().min();
-    let share = least.map_or(SMALLEST_LIMIT.as_u64(), |bytes| bytes / SHARE);
+/// What the cgroups and the machine below `root`, which is `/`, allow.
+pub fn available(root: &Path) -> Option<u64> {
+    [memory_total(root), cgroup_v2(root), cgroup_v1(root)].into_iter().flatten().min()
+}
+
+/// The default limit there.
+pub fn from_files(root: &Path) -> ByteSize {
+    let share = available(root).map_or(SMALLEST_LIMIT.as_u64(), |bytes| bytes / SHARE);
     ByteSize::bytes(share.clamp(SMALLEST_LIMIT.as_u64(), LARGEST_DEFAULT.as_u64()))
 }
 

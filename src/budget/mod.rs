@@ -8,11 +8,14 @@ mod limit;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+
+pub use limit::{available, from_files as default_limit};
 
 use crate::sys::Memory;
 use crate::units::ByteSize;
@@ -34,7 +37,7 @@ const SMALLEST_CLASS: usize = 16 << 10;
 /// The one budget of a process.
 #[derive(Debug)]
 pub struct Budget {
-    limit: usize,
+    limit: AtomicUsize,
     pool: Mutex<Pool>,
 }
 
@@ -78,12 +81,24 @@ impl Budget {
     /// A budget with the given limit, or one that fits the machine.
     pub fn new(options: &Options) -> Arc<Self> {
         let limit = options.memory_limit.unwrap_or_else(limit::detect);
-        Arc::new(Self { limit: limit.as_usize(), pool: Mutex::default() })
+        Arc::new(Self { limit: AtomicUsize::new(limit.as_usize()), pool: Mutex::default() })
     }
 
     /// The limit in bytes.
     pub fn limit(&self) -> usize {
-        self.limit
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes the limit; none: what fits the machine. Where more is on loan than that, nothing more is lent until enough came back, so it
+    /// must hold the largest buffer that anybody asks for.
+    pub fn set_limit(self: &Arc<Self>, limit: Option<ByteSize>) {
+        let ready = {
+            let mut pool = self.pool.lock();
+            self.limit.store(limit.unwrap_or_else(limit::detect).as_usize(), Ordering::Relaxed);
+            make_room(&mut pool, self.limit());
+            self.serve(&mut pool)
+        };
+        send(ready);
     }
 
     /// Bytes on loan now, rounded up to buffer sizes.
@@ -94,6 +109,16 @@ impl Budget {
     /// The most bytes that were ever on loan at once.
     pub fn peak_bytes(&self) -> usize {
         self.pool.lock().peak
+    }
+
+    /// Bytes that came back and are kept for the next.
+    pub fn pooled_bytes(&self) -> usize {
+        self.pool.lock().pooled
+    }
+
+    /// How many wait for memory.
+    pub fn waiting(&self) -> usize {
+        self.pool.lock().waiting.len()
     }
 
     /// Whether a reader is waiting for memory.
@@ -116,8 +141,9 @@ impl Budget {
     /// When the kernel refuses the mapping, or `len` is more than the whole budget.
     pub async fn lease(self: &Arc<Self>, len: usize) -> io::Result<Lease> {
         let class = buffer_size(len);
-        if class > self.limit {
-            return Err(io::Error::other(format!("a buffer of {class} bytes is more than the memory limit of {} bytes", self.limit)));
+        let limit = self.limit();
+        if class > limit {
+            return Err(io::Error::other(format!("a buffer of {class} bytes is more than the memory limit of {limit} bytes")));
         }
         let receiver = {
             let mut pool = self.pool.lock();
@@ -150,7 +176,8 @@ impl Budget {
 
     /// None: does not fit now.
     fn grant(self: &Arc<Self>, pool: &mut Pool, class: usize) -> Option<io::Result<Lease>> {
-        if pool.leased + class > self.limit {
+        let limit = self.limit();
+        if pool.leased + class > limit {
             return None;
         }
         let memory = match pool.free.get_mut(&class).and_then(Vec::pop) {
@@ -159,7 +186,7 @@ impl Budget {
                 memory
             }
             None => {
-                make_room(pool, self.limit.saturating_sub(class));
+                make_room(pool, limit.saturating_sub(class));
                 match Memory::map(class) {
                     Ok(memory) => memory,
                     Err(error) => return Some(Err(error)),
@@ -172,23 +199,38 @@ impl Budget {
     }
 
     fn give_back(budget: &Arc<Self>, memory: Memory) {
-        let mut ready = Vec::new();
-        {
+        let ready = {
             let mut pool = budget.pool.lock();
             pool.leased -= memory.len();
             pool.pooled += memory.len();
             pool.free.entry(memory.len()).or_default().push((memory, Instant::now()));
-            while let Some((class, _)) = pool.waiting.front() {
-                let class = *class;
-                let Some(lease) = budget.grant(&mut pool, class) else { break };
-                let (_, sender) = pool.waiting.pop_front().expect("the front was just there");
-                ready.push((sender, lease));
-            }
+            // The limit may be lower than when it was lent.
+            make_room(&mut pool, budget.limit());
+            budget.serve(&mut pool)
+        };
+        send(ready);
+    }
+
+    /// Takes out of the queue who can be served now.
+    fn serve(self: &Arc<Self>, pool: &mut Pool) -> Vec<Served> {
+        let mut ready = Vec::new();
+        while let Some((class, _)) = pool.waiting.front() {
+            let class = *class;
+            let Some(lease) = self.grant(pool, class) else { break };
+            let (_, sender) = pool.waiting.pop_front().expect("the front was just there");
+            ready.push((sender, lease));
         }
-        // Outside the lock: a waiter that gave up drops its lease right here, which comes back in.
-        for (sender, lease) in ready {
-            let _ = sender.send(lease);
-        }
+        ready
+    }
+}
+
+/// A waiter and what it waited for.
+type Served = (oneshot::Sender<io::Result<Lease>>, io::Result<Lease>);
+
+/// Outside the lock: a waiter that gave up drops its lease right here, which comes back in.
+fn send(ready: Vec<Served>) {
+    for (sender, lease) in ready {
+        let _ = sender.send(lease);
     }
 }
 
@@ -268,6 +310,25 @@ mod tests {
         drop(all);
         assert!(waits.await.is_ok());
         assert_eq!(budget.leased_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_limit_that_shrinks_is_kept_as_soon_as_enough_came_back_and_one_that_grows_serves_who_waits() {
+        let budget = budget(ByteSize::mib(8));
+        let mut held: Vec<_> = (0..4).map(|_| budget.try_lease(2 << 20).unwrap()).collect();
+        budget.set_limit(Some(ByteSize::mib(4)));
+        assert_eq!((budget.limit(), budget.leased_bytes()), (4 << 20, 8 << 20));
+        held.pop();
+        held.pop();
+        assert!(budget.try_lease(1 << 20).is_none(), "what came back is not lent again");
+        assert_eq!(budget.pooled_bytes(), 0, "nor kept");
+        let mut waits = tokio_test_task(budget.lease(4 << 20));
+        assert!(futures::poll!(&mut waits).is_pending());
+        assert_eq!(budget.waiting(), 1);
+        budget.set_limit(Some(ByteSize::mib(8)));
+        assert!(waits.await.is_ok());
+        drop(held);
+        assert_eq!((budget.leased_bytes(), budget.waiting()), (0, 0));
     }
 
     #[tokio::test]

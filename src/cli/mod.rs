@@ -5,8 +5,10 @@
 mod bench;
 mod cat;
 mod completions;
+mod ctl;
 mod daemon;
 mod demo;
+mod doctor;
 mod evict;
 mod flags;
 mod foreign;
@@ -82,9 +84,11 @@ enum Command {
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
     Stats(stats::Args),
+    Ctl(ctl::Args),
     Refresh(refresh::Args),
     Warm(Box<warm::Args>),
     Evict(evict::Args),
+    Doctor(Box<doctor::Args>),
     Demo(demo::Args),
     Ls(ls::Args),
     Stat(stat::Args),
@@ -135,9 +139,11 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Mount(args) => mount::run(&args.into_request()),
             Command::Umount(args) => umount::run(&args),
             Command::Stats(args) => stats::run(&args),
+            Command::Ctl(args) => ctl::run(&args),
             Command::Refresh(args) => refresh::run(&args),
             Command::Warm(args) => warm::run(&args),
             Command::Evict(args) => evict::run(&args),
+            Command::Doctor(args) => doctor::run(&args),
             Command::Demo(args) => demo::run(&args),
             Command::Ls(args) => ls::run(&args),
             Command::Stat(args) => stat::run(&args),

@@ -90,9 +90,11 @@ fn pulse(path: &Path) -> Pulse {
     }
 }
 
-fn check_device() -> Result<(), Failure> {
+pub fn check_device() -> Result<(), Failure> {
     let fail = |reason: String| Err(Failure::usage(format!("/dev/fuse: {reason}")));
     match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+        // A container may have something else there.
+        Ok(file) if !is_fuse(&file) => fail("it is not the device of FUSE: start the container with --device /dev/fuse".into()),
         Ok(_) => Ok(()),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound) || e.raw_os_error() == Some(libc::ENODEV) => {
             fail("this kernel has no FUSE here: run modprobe fuse, or start the container with --device /dev/fuse".into())
@@ -104,8 +106,13 @@ fn check_device() -> Result<(), Failure> {
     }
 }
 
+/// Whether it is the device 10:229 (Documentation/admin-guide/devices.txt of the kernel).
+fn is_fuse(file: &std::fs::File) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|found| (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev)) == (10, 229))
+}
+
 /// Without root the mount is made by the setuid program of the distribution.
-fn check_privilege(for_others: bool, auto_unmount: bool) -> Result<(), Failure> {
+pub fn check_privilege(for_others: bool, auto_unmount: bool) -> Result<(), Failure> {
     let missing = super::umount::fusermount().is_none();
     if rustix::process::geteuid().is_root() {
         if missing && auto_unmount {

@@ -276,7 +276,7 @@ fn refused(word: &str, text: Option<&str>, reason: String, origin: &Origin, spec
 }
 
 /// What the value of an alias is in the words of the option; none: it changes nothing.
-fn apply(rule: Rule, spec: &Spec, text: Option<&str>) -> Result<Option<String>, String> {
+pub(super) fn apply(rule: Rule, spec: &Spec, text: Option<&str>) -> Result<Option<String>, String> {
     let switch = || text.map_or(Some(true), value::flag).ok_or_else(|| "must be true or false".to_owned());
     let needed = || text.ok_or_else(|| "needs a value".to_owned());
     Ok(match rule {

@@ -5,6 +5,7 @@
 mod file;
 mod foreign;
 mod gather;
+mod live;
 mod settings;
 mod source;
 mod table;
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 
 pub use foreign::Program;
 pub use gather::{Input, Origin, Values};
+pub use live::change;
 pub use settings::{MountTarget, Place, Preload, Settings, socket_directories};
 pub use source::Source;
 pub use table::{OPTIONS, Spec, find};
@@ -39,6 +41,8 @@ pub enum Error {
     Source { text: String, reason: String },
     #[error("mount point {}: {reason}", .path.display())]
     Mountpoint { path: PathBuf, reason: String },
+    #[error("{word} cannot be changed while it is mounted: {why}; unmount it and mount it again")]
+    Fixed { word: String, why: &'static str },
     #[error("a mount cannot be changed while it is there: unmount it and mount it again with the new options")]
     Remount,
     #[error("{0} is missing: windlass mount SOURCE MOUNTPOINT, for example windlass mount s3://bucket /mnt/data")]

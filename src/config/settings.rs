@@ -64,6 +64,8 @@ pub struct Settings {
 pub struct Place {
     pub source: Source,
     pub store: store::Options,
+    /// The directory for chunks and staged writes, where one was named.
+    pub spill_dir: Option<PathBuf>,
 }
 
 impl Place {
@@ -76,7 +78,7 @@ impl Place {
         let source = values.source(&input.environment)?;
         values.ask_environment_of(source.dialect, &input.environment);
         values.default_signature();
-        Ok(Self { store: values.store(&source)?, source })
+        Ok(Self { store: values.store(&source)?, spill_dir: values.path("spill-dir"), source })
     }
 }
 
@@ -150,7 +152,7 @@ impl Settings {
             budget: budget::Options { memory_limit: values.size("memory-limit") },
             vfs: values.vfs(&source),
             fuse: values.fuse(),
-            admin: admin::Options { directories: socket_directories(rustix::process::geteuid().as_raw(), environment) },
+            admin: values.admin(environment)?,
             writer: values.writer(),
             read_only: values.flag("read-only"),
             drain_timeout: values.time("drain-timeout"),
@@ -410,6 +412,17 @@ impl Values {
             },
             ..defaults
         }
+    }
+
+    fn admin(&self, environment: &[(String, String)]) -> Result<admin::Options, Error> {
+        let metrics = self.text("metrics-listen").map(|text| {
+            text.parse().map_err(|reason| {
+                let origin = self.get("metrics-listen").map_or(Origin::Default, |(_, origin)| origin.clone());
+                Error::Value { word: "metrics-listen".into(), text: text.clone(), reason, origin }
+            })
+        });
+        let directories = socket_directories(rustix::process::geteuid().as_raw(), environment);
+        Ok(admin::Options { directories, metrics: metrics.transpose()? })
     }
 
     fn fuse(&self) -> fuse::Options {

@@ -31,6 +31,8 @@ pub struct Spec {
     pub has_flag: bool,
     /// One letter for the flag.
     pub short: Option<char>,
+    /// Why it cannot be changed while it is mounted; none: it can.
+    pub fixed: Option<&'static str>,
     /// Which group of the help it belongs to.
     pub group: &'static str,
     pub help: &'static str,

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
@@ -100,7 +101,12 @@ impl Bucket {
 
     pub(super) fn read_draft(&self, asker: Asker<'_>, handle: HandleId, offset: u64, size: u32) {
         let ino = asker.ino();
-        let read = |edits: Arc<Edits>| async move { edits.read(handle, ino, offset, size as usize).await };
+        let (metrics, began) = (Arc::clone(&self.metrics), Instant::now());
+        let read = |edits: Arc<Edits>| async move {
+            let read = edits.read(handle, ino, offset, size as usize).await;
+            metrics.read_seconds.record(began.elapsed());
+            read
+        };
         self.change("read", self.patient::<Data>(asker), read, |data, reply| reply.data(&data));
     }
 

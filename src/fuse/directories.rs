@@ -74,7 +74,7 @@ fn finish<L: Listing>(result: Result<DirPage>, size: u32, reply: Reply<Data>) {
         Ok(page) => {
             let mut entries = Entries::new(size);
             L::fill(&page, &mut entries);
-            reply.data(&entries.bytes);
+            reply.data(entries.bytes());
         }
         Err(error) => reply.error(errno(L::NAME, &error)),
     }
@@ -121,12 +121,17 @@ pub(super) struct Entries {
 
 impl Entries {
     /// At most `most` bytes of them.
-    fn new(most: u32) -> Self {
+    pub fn new(most: u32) -> Self {
         Self { bytes: Vec::with_capacity(most as usize), most: most as usize }
     }
 
+    /// What was added.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Adds one, with what comes before its name. True: it did not fit.
-    fn add(&mut self, before: &[u8], item: &DirItem<'_>) -> bool {
+    pub fn add(&mut self, before: &[u8], item: &DirItem<'_>) -> bool {
         let Ok(name_len) = u32::try_from(item.name.len()) else { return true };
         let entry = Dirent { ino: item.ino.0, next_offset: item.next_offset, name_len, kind: file_type(item.kind) >> 12 };
         let end = self.bytes.len() + before.len() + size_of::<Dirent>() + item.name.len();

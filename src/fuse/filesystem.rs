@@ -1,6 +1,6 @@
-//! What the kernel asks for, operation by operation: answers at once what is in memory, parks reads whose bytes are under way (who brings
-//! them answers) and leaves the rest to a task of the runtime: a FUSE thread never waits for the network. Opens end in `door`; what changes
-//! the bucket is in `changing`.
+//! What the kernel asks for, operation by operation: answers at once what is in memory and leaves the rest to a task of the runtime: a FUSE
+//! thread never waits for the network. Reads are in `reading`, opens end in `door`, what changes the bucket is in `changing`, and what the
+//! mount shows of itself in `own_files`.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::reader::ReadData;
-use crate::vfs::{Edits, Entry, Error, Files, HandleId, Inode, Names, OpenFile, Read, Result};
+use crate::metrics::Metrics;
+use crate::vfs::{Edits, Entry, Error, Files, HandleId, Inode, Names, Result};
 
 use super::MAX_WRITE;
 use super::backing::Backings;
@@ -18,6 +18,7 @@ use super::channel::Channel;
 use super::convert::{absent_out, attr_out, entry_out, errno, permissions, set_attributes};
 use super::directories::{Directories, Plain, Plus};
 use super::door::access;
+use super::own_files::OwnFiles;
 use super::reply::{Data, Empty, Interruptible, Reply};
 use super::request::{Header, Operation};
 use super::wire::{AttrOut, EntryOut, OpenOut, StatfsOut, open_flags};
@@ -52,6 +53,9 @@ pub(super) struct Bucket {
     pub edits: Option<Arc<Edits>>,
     /// None: nothing is kept on a disk that the kernel could read from.
     pub backings: Option<Arc<Backings>>,
+    /// What the mount shows of itself.
+    pub own: OwnFiles,
+    pub metrics: Arc<Metrics>,
     pub runtime: Handle,
     pub admitted: Admitted,
     /// Requests that wait for the store, and whose askers may die meanwhile.
@@ -81,6 +85,9 @@ impl Bucket {
     pub fn on_request(&self, asker: Asker<'_>, operation: Operation<'_>) {
         if !operation.is_for_anybody() && !self.admitted.admits(asker.header.uid) {
             return asker.reply::<Empty>().error(libc::EACCES);
+        }
+        if self.own.has_to_answer(asker.ino(), &operation) {
+            return self.own.on_request(asker, &operation, &self.runtime);
         }
         match operation {
             Operation::Lookup { name } => self.lookup(asker, name),
@@ -151,7 +158,7 @@ impl Bucket {
     }
 
     fn forget(&self, ino: Inode, lookups: u64) {
-        if self.names.forget(ino, lookups) {
+        if !self.own.has(ino) && self.names.forget(ino, lookups) {
             self.files.forget(ino);
         }
     }
@@ -171,30 +178,6 @@ impl Bucket {
             None => {
                 let (names, reply) = (Arc::clone(&self.names), self.patient(asker));
                 self.runtime.spawn(async move { answer(names.getattr(ino).await, reply) });
-            }
-        }
-    }
-
-    fn read(&self, asker: Asker<'_>, handle: HandleId, offset: u64, size: u32) {
-        if self.reads_draft(handle, asker.ino()) {
-            return self.read_draft(asker, handle, offset, size);
-        }
-        let file = match self.files.get(handle) {
-            Ok(file) => file,
-            Err(error) => return asker.reply::<Data>().error(errno("read", &error)),
-        };
-        // Fetches that this starts are tasks of the runtime.
-        let _runtime = self.runtime.enter();
-        let read = file.begin(asker.header.thread, offset, size as usize);
-        match file.ready(&read) {
-            Some(data) => answer(&data, asker.reply()),
-            None => {
-                let (files, runtime, reply) = (Arc::clone(&self.files), self.runtime.clone(), self.patient(asker));
-                OpenFile::park(read, move |read| match file.ready(&read) {
-                    Some(data) => answer(&data, reply),
-                    // It failed, or has to ask again: that may take requests of its own.
-                    None => drop(runtime.spawn(finish(files, file, read, reply))),
-                });
             }
         }
     }
@@ -271,17 +254,4 @@ fn entry(names: &Names, parent: Inode, name: &OsStr, result: Result<Entry>, repl
         }
         Err(error) => reply.error(errno("lookup", &error)),
     }
-}
-
-/// Answers a read that could not go the short way.
-async fn finish(files: Arc<Files>, file: Arc<OpenFile>, read: Read, reply: Reply<Data>) {
-    match files.finish(&file, read).await {
-        Ok(data) => answer(&data, reply),
-        Err(error) => reply.error(errno("read", &error)),
-    }
-}
-
-/// One writev out of the chunks.
-fn answer(data: &ReadData, reply: Reply<Data>) {
-    reply.slices(data.slices());
 }

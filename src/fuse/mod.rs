@@ -15,7 +15,9 @@ mod init;
 mod interrupt;
 mod kernel;
 mod options;
+mod own_files;
 mod process;
+mod reading;
 mod reply;
 mod request;
 mod session;
@@ -28,6 +30,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
+use crate::admin::Observer;
 use crate::vfs::{Edits, Files, Names};
 
 pub use kernel::unmount;
@@ -37,6 +40,7 @@ pub use session::Session;
 use directories::Directories;
 use filesystem::{Admitted, Bucket};
 use init::Wishes;
+use own_files::OwnFiles;
 
 /// The largest WRITE the kernel sends; it also sizes its READs, up to fs.fuse.max_pages_limit.
 const MAX_WRITE: u32 = 1 << 20;
@@ -48,6 +52,8 @@ pub struct Tree {
     pub files: Arc<Files>,
     /// None: it is read-only.
     pub edits: Option<Arc<Edits>>,
+    /// What it shows of itself.
+    pub observer: Arc<Observer>,
 }
 
 /// Mounts `tree` at `mountpoint` under `name` (the first column of the mount table). What cannot be answered from memory runs on
@@ -75,9 +81,11 @@ impl Tree {
     }
 
     fn serve(self, admitted: Admitted, runtime: Handle) -> Bucket {
-        let Self { names, files, edits } = self;
+        let Self { names, files, edits, observer } = self;
+        let metrics = Arc::clone(&observer.metrics);
+        let own = OwnFiles::new(Arc::clone(&names), observer);
         let directories = Directories::new(Arc::clone(&names));
         let backings = files.may_be_on_disk().then(Arc::default);
-        Bucket { names, files, directories, edits, backings, runtime, admitted, waits: Arc::default() }
+        Bucket { names, files, directories, edits, backings, own, metrics, runtime, admitted, waits: Arc::default() }
     }
 }

@@ -136,6 +136,21 @@ pub(super) enum Operation<'a> {
 }
 
 impl Operation<'_> {
+    /// The names that it is about; `ino` is the inode of its header.
+    pub fn names(&self, ino: Inode) -> [Option<(Inode, &OsStr)>; 2] {
+        match *self {
+            Self::Lookup { name }
+            | Self::Symlink { name, .. }
+            | Self::Mknod { name, .. }
+            | Self::Mkdir { name, .. }
+            | Self::Unlink { name }
+            | Self::Rmdir { name }
+            | Self::Create { name, .. } => [Some((ino, name)), None],
+            Self::Rename { name, new_parent, new_name, .. } => [Some((ino, name)), Some((new_parent, new_name))],
+            _ => [None, None],
+        }
+    }
+
     /// Whether the kernel waits for an answer.
     pub fn is_answered(&self) -> bool {
         !matches!(self, Self::Forget { .. } | Self::ForgetMany(_) | Self::Interrupt)

@@ -19,13 +19,13 @@ const ONE_EVENT: Duration = Duration::from_secs(1);
 /// Places for GETs.
 #[derive(Debug)]
 pub(super) struct Gate {
-    /// Places when the store keeps up.
-    most: usize,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
+    /// Places when the store keeps up.
+    most: usize,
     total: usize,
     /// GETs that ended since `total` was changed, or since one was refused.
     ended: usize,
@@ -86,8 +86,8 @@ impl Gate {
         let most = total.max(1);
         let queues = (VecDeque::new(), VecDeque::new());
         let state =
-            State { total: most, ended: 0, throttled: 0, cut: None, in_flight: 0, tickets: 0, demand: queues.0, prefetch: queues.1 };
-        Arc::new(Self { most, state: Mutex::new(state) })
+            State { most, total: most, ended: 0, throttled: 0, cut: None, in_flight: 0, tickets: 0, demand: queues.0, prefetch: queues.1 };
+        Arc::new(Self { state: Mutex::new(state) })
     }
 
     /// A GET has ended at `now`; `throttled` answers have asked to slow down so far. When there are new ones the places
@@ -98,11 +98,30 @@ impl Gate {
         if throttled > state.throttled {
             (state.throttled, state.ended) = (throttled, 0);
             if state.cut.is_none_or(|cut| now.duration_since(cut) >= ONE_EVENT) {
-                (state.total, state.cut) = ((state.total / 2).max(LEAST.min(self.most)), Some(now));
+                (state.total, state.cut) = ((state.total / 2).max(LEAST.min(state.most)), Some(now));
             }
         } else if state.ended >= state.total {
-            (state.total, state.ended) = ((state.total + 1).min(self.most), 0);
+            (state.total, state.ended) = ((state.total + 1).min(state.most), 0);
         }
+    }
+
+    /// There are `most` places from now on. When they are fewer, GETs that are in flight go on, and none follows until they are.
+    pub fn resize(self: &Arc<Self>, most: usize) {
+        let mut next = {
+            let mut state = self.state.lock();
+            state.most = most.max(1);
+            (state.total, state.ended) = (state.most, 0);
+            self.next(&mut state)
+        };
+        while let Some((queued, place)) = next {
+            let _ = queued.sender.send(place);
+            next = self.next(&mut self.state.lock());
+        }
+    }
+
+    /// Places when the store keeps up.
+    pub fn most(&self) -> usize {
+        self.state.lock().most
     }
 
     /// Whether a prefetch would go at once.
@@ -238,6 +257,21 @@ mod tests {
             gate.on_end(throttled, now);
         }
         assert_eq!(total(&gate), LEAST);
+    }
+
+    #[test]
+    fn places_that_are_added_are_taken_at_once_and_those_taken_away_when_they_are_free() {
+        let gate = Gate::new(2);
+        let mut places = vec![now(gate.enter(true)), now(gate.enter(true))];
+        let mut waiting: Vec<_> = (0..3).map(|_| later(gate.enter(true)).1).collect();
+        gate.resize(4);
+        places.extend(waiting.iter_mut().filter_map(|place| place.try_recv().ok()));
+        assert_eq!((places.len(), gate.in_flight(), gate.most()), (4, 4, 4));
+        gate.resize(1);
+        places.truncate(1);
+        assert!(waiting[2].try_recv().is_err(), "one is in flight, and that is all");
+        places.clear();
+        assert!(waiting[2].try_recv().is_ok());
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod extent;
 mod fetch;
 mod gate;
 mod jumps;
+mod live;
 mod object;
 mod options;
 mod pace;
@@ -28,7 +29,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -41,6 +42,7 @@ use crate::spill::{Spill, Whole};
 use crate::store::{self, ETag, Key, ObjectMeta, ObjectStore};
 
 pub use jumps::ReaderId;
+pub use live::Holding;
 pub use options::{Options, PrefetchChunks, ReadMode};
 pub use warm::{WarmError, Warmed};
 
@@ -114,7 +116,11 @@ struct Shared {
     store: Arc<dyn ObjectStore>,
     budget: Arc<Budget>,
     metrics: Arc<Metrics>,
+    /// Those of the beginning; see [`Shared::options`].
     options: Options,
+    /// What of them may change meanwhile; see `live`.
+    prefetch_chunks: AtomicU32,
+    backward_chunks: AtomicU32,
     deadline: Duration,
     disk: Option<Arc<Disk>>,
     runtime: Handle,
@@ -155,11 +161,13 @@ impl Reader {
         disk: Option<Arc<Disk>>,
     ) -> Self {
         let options = options.aligned();
-        let gate = Gate::new(options.prefetch_concurrency.unwrap_or_else(|| (budget.limit() / BUDGET_PER_GET).clamp(8, AUTO_CONCURRENCY)));
+        let gate = Gate::new(concurrency(&budget, options.prefetch_concurrency));
         Self(Arc::new(Shared {
             store,
             budget,
             metrics,
+            prefetch_chunks: AtomicU32::new(live::in_number(options.prefetch_chunks)),
+            backward_chunks: AtomicU32::new(options.backward_chunks),
             options,
             deadline,
             disk,
@@ -225,7 +233,7 @@ impl Reader {
     pub fn on_time(&self) {
         let now = Instant::now();
         for object in self.0.open_objects() {
-            let cancelled = object.on_time(now, IDLE, &self.0.options);
+            let cancelled = object.on_time(now, IDLE, &self.0.options());
             self.0.metrics.cancelled_fetches.add(cancelled as u64);
             if let Some(since) = now.checked_sub(self.0.deadline) {
                 object.expire(since);
@@ -235,6 +243,11 @@ impl Reader {
         self.0.objects.lock().retain(|_, object| !object.is_left(now, KEPT));
         self.0.budget.trim(Duration::from_secs(5));
     }
+}
+
+/// GETs in flight at most, for who chose and for who did not.
+fn concurrency(budget: &Budget, chosen: Option<usize>) -> usize {
+    chosen.unwrap_or_else(|| (budget.limit() / BUDGET_PER_GET).clamp(8, AUTO_CONCURRENCY))
 }
 
 impl Shared {
@@ -252,8 +265,7 @@ impl Shared {
 
     /// What bounds the window of one stream: three quarters of the memory over the streams that are being read, and what
     /// is known of the path to the store.
-    fn limits(&self) -> Limits {
-        let now = Instant::now();
+    fn limits(&self, now: Instant) -> Limits {
         let known = *self.active.lock();
         let mut streams = known.1;
         if now.duration_since(known.0) >= COUNT_EVERY {
@@ -345,12 +357,12 @@ impl ObjectHandle {
     /// after it. What lies past the end of the object is cut off.
     pub fn begin(&self, thread: u32, offset: u64, len: usize) -> Pending {
         let read = offset.min(self.object.size)..offset.saturating_add(len as u64).min(self.object.size);
-        let (shared, object) = (&self.shared, &self.object);
+        let (shared, object, began) = (&self.shared, &self.object, Instant::now());
         if read.is_empty() {
-            return Pending { read, extents: Vec::new(), waits_since: None, shared: Arc::clone(shared), object: Arc::clone(object) };
+            return Pending { read, extents: Vec::new(), began, waits_since: None, shared: Arc::clone(shared), object: Arc::clone(object) };
         }
         let who = ReaderId { handle: self.id, thread };
-        let (planned, cancelled) = object.on_read(who, &read, &shared.limits(), &shared.options, &Fetcher { shared, object });
+        let (planned, cancelled) = object.on_read(who, &read, began, &shared.limits(began), &shared.options(), &Fetcher { shared, object });
         shared.metrics.cancelled_fetches.add(cancelled as u64);
         if planned.new_stream {
             shared.active.lock().1 += 1;
@@ -359,7 +371,7 @@ impl ObjectHandle {
             // Pieces of earlier random reads make room for a window; other windows do not.
             shared.reclaim_pieces();
         }
-        Pending { read, extents: planned.extents, waits_since: None, shared: Arc::clone(shared), object: Arc::clone(object) }
+        Pending { read, extents: planned.extents, began, waits_since: None, shared: Arc::clone(shared), object: Arc::clone(object) }
     }
 
     /// Both steps of a read.
@@ -384,7 +396,7 @@ impl Drop for ObjectHandle {
     fn drop(&mut self) {
         // The map is locked over the count, so that nobody opens the object between its end and its removal.
         let mut objects = self.shared.objects.lock();
-        let closed = self.object.on_close(self.id, &self.shared.options);
+        let closed = self.object.on_close(self.id, &self.shared.options());
         if closed.is_empty {
             objects.remove(&(self.object.key.clone(), self.object.etag.clone()));
         }
@@ -397,6 +409,7 @@ impl Drop for ObjectHandle {
 pub struct Pending {
     read: Range<u64>,
     extents: Vec<Arc<Extent>>,
+    began: Instant,
     /// Since when its bytes are waited for.
     waits_since: Option<Instant>,
     shared: Arc<Shared>,
@@ -404,6 +417,11 @@ pub struct Pending {
 }
 
 impl Pending {
+    /// When it began.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
     /// The bytes, if they are all there.
     pub fn ready(&self) -> Option<ReadData> {
         let has_waited = self.waits_since.is_some();
@@ -484,7 +502,7 @@ impl Pending {
 
     fn ask_again(&mut self) {
         let fetcher = Fetcher { shared: &self.shared, object: &self.object };
-        self.extents = self.object.again(&self.read, &self.shared.options, &fetcher);
+        self.extents = self.object.again(&self.read, &self.shared.options(), &fetcher);
     }
 
     fn collect(&self) -> Option<ReadData> {

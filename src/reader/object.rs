@@ -23,7 +23,7 @@ use super::promotion::Promotion;
 use super::streams::{Pattern, StreamId, StreamTable, TABLE_SIZE};
 use super::strides::{Guess, Strides};
 use super::window::Window;
-use super::{Options, PrefetchChunks, ReadError};
+use super::{Holding, Options, PrefetchChunks, ReadError};
 
 /// Rest of a body that is worth reading to keep the connection.
 const DRAIN_BYTES: usize = 64 << 10;
@@ -175,17 +175,17 @@ impl Object {
         state.handles == 0 && state.closed.is_none_or(|closed| now.duration_since(closed) >= idle || state.extents.is_empty())
     }
 
-    /// Files a read of `read` (not empty, inside the object) and starts what it makes worth fetching. Returns also how
+    /// Files a read of `read` (not empty, inside the object) at `now` and starts what it makes worth fetching. Returns also how
     /// many fetches were given up.
     pub fn on_read(
         &self,
         who: ReaderId,
         read: &Range<u64>,
+        now: Instant,
         limits: &Limits,
         options: &Options,
         fetches: &impl Fetches,
     ) -> (Planned, usize) {
-        let now = Instant::now();
         let chunk = options.chunk_size.as_u64();
         let backward = chunk * u64::from(options.backward_chunks);
         let mut state = self.state.lock();
@@ -288,6 +288,16 @@ impl Object {
         cancelled + if forgotten.is_empty() { 0 } else { state.abandon(&forgotten, false, options) }
     }
 
+    /// What it holds now.
+    pub fn holding(&self) -> Holding {
+        let state = self.state.lock();
+        let bytes = |windowed| {
+            let held = state.extents.values().filter(|held| held.is_windowed() == windowed);
+            held.map(|held| held.extent.len() as u64).sum()
+        };
+        Holding { streams: state.windows.len(), stream_bytes: bytes(true), handles: state.handles, handle_bytes: bytes(false) }
+    }
+
     /// Lets reads go on that were parked before `since`.
     pub fn expire(&self, since: Instant) {
         let extents: Vec<_> = self.state.lock().extents.values().map(|held| Arc::clone(&held.extent)).collect();
@@ -360,6 +370,7 @@ impl State {
         let before = running.at;
         if moved > 0 {
             running.at = running.at.max(read.start);
+            running.window.follow(options.prefetch_chunks, now);
             running.window.on_read(now, moved, chunk, &limits.link);
         }
         (before / chunk != running.at / chunk, plan::reach(running.window.depth(), chunk, limits.share))

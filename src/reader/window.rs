@@ -41,6 +41,8 @@ const TURNS: usize = 4;
 /// The window of one stream.
 #[derive(Clone, Debug)]
 pub(super) struct Window {
+    /// What it was bound by last.
+    chunks: PrefetchChunks,
     depth: u32,
     bound: u32,
     /// What was fetched for a wider window is kept until it was read.
@@ -67,7 +69,16 @@ impl Window {
             PrefetchChunks::Auto => (AUTO_START, Some(Auto { turn_started: now, turn_bytes: 0, rates: [0.0; TURNS], turns: 0 })),
         };
         let depth = FIRST_DEPTH.min(bound);
-        Self { depth, bound, kept: depth, nearer: 0, auto, unspent: 0 }
+        Self { chunks, depth, bound, kept: depth, nearer: 0, auto, unspent: 0 }
+    }
+
+    /// Has another bound from the next read on. What was fetched for a wider one is kept until it was read.
+    pub fn follow(&mut self, chunks: PrefetchChunks, now: Instant) {
+        if self.chunks != chunks {
+            let Self { bound, auto, .. } = Self::new(chunks, now);
+            (self.chunks, self.bound, self.auto) = (chunks, bound, auto);
+            self.depth = self.depth.max(FIRST_DEPTH.min(bound));
+        }
     }
 
     /// Chunks to have in memory or in flight after the current one.
@@ -182,6 +193,26 @@ mod tests {
             run(&mut window, now, 1000, &link(now, Duration::from_millis(60)), |_| 1e6);
             assert_eq!(window.depth(), bound);
         }
+    }
+
+    #[test]
+    fn a_bound_that_is_changed_holds_from_the_next_read_on() {
+        let now = Instant::now();
+        let link = link(now, Duration::from_millis(60));
+        let mut window = Window::new(PrefetchChunks::Fixed(32), now);
+        let under = |window: &mut Window, chunks| {
+            for _ in 0..10 {
+                window.follow(chunks, now);
+                window.on_read(now, 128 << 10, CHUNK, &link);
+            }
+            window.depth()
+        };
+        assert_eq!(under(&mut window, PrefetchChunks::Fixed(32)), 32);
+        assert_eq!(under(&mut window, PrefetchChunks::Fixed(1)), 1);
+        assert!(window.kept() > 1, "what was fetched is not thrown away");
+        assert_eq!(under(&mut window, PrefetchChunks::Auto), 58);
+        assert_eq!(under(&mut window, PrefetchChunks::Fixed(0)), 0);
+        assert_eq!(under(&mut window, PrefetchChunks::Fixed(8)), 8);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use tokio::time::{Instant, timeout_at};
 use self::times::{Allowance, Class};
 use super::{
     Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Part, PartCopy, PartsPage,
-    PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+    PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -50,6 +50,7 @@ pub struct Hedging {
     metrics: Arc<Metrics>,
     classes: [Mutex<Class>; CLASSES],
     allowance: Mutex<Allowance>,
+    switches: Switches,
 }
 
 /// The sink of a range while two GETs may be after it.
@@ -164,7 +165,13 @@ async fn until(get: &mut Get<'_>, until: Option<Instant>) -> Option<Result<()>> 
 impl Hedging {
     /// Wraps `inner`, which makes one attempt a call.
     pub fn new(inner: Arc<dyn ObjectStore>, metrics: Arc<Metrics>) -> Self {
-        Self { inner, metrics, classes: Default::default(), allowance: Mutex::default() }
+        Self { inner, metrics, classes: Default::default(), allowance: Mutex::default(), switches: Switches::default() }
+    }
+
+    /// The same, as long as `switches` say so.
+    #[must_use]
+    pub fn switched(self, switches: Switches) -> Self {
+        Self { switches, ..self }
     }
 
     fn class(&self, request: &RangeRequest) -> &Mutex<Class> {
@@ -231,6 +238,9 @@ impl ObjectStore for Hedging {
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        if !self.switches.hedges() {
+            return self.inner.get_range(request, sink).await;
+        }
         let class = self.class(request);
         let (first, whole) = {
             let class = class.lock();

@@ -20,12 +20,14 @@ mod page;
 mod passwd;
 mod plain;
 mod range;
+mod reach;
 mod read_endpoint;
 mod redirect;
 mod requests;
 mod resolve;
 mod retry;
 mod s3;
+mod switches;
 mod symlink;
 mod whole;
 #[cfg(test)]
@@ -47,7 +49,9 @@ pub use key::{ETag, Key};
 pub use open::{Location, open, probe};
 pub use options::{CredentialOptions, Dialect, Options, Signature, Sse, StaticKeys};
 pub use range::Urls;
+pub use reach::{Identity, Silence, Spoken, Way, identity};
 pub use retry::{Policy, Retrying};
+pub use switches::Switches;
 pub use write::{
     Condition, CopyRequest, DIRECTORY_TYPE, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part,
     PartCopy, PartsPage, PutRequest, SYMLINK_SIZE, Unfinished, Upload, UploadsPage, Written,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::Endpoint;
-use super::{Dialect, Error, ErrorKind, Hedging, Key, ListRequest, ObjectStore, Op, Options, Policy, Result, Retrying, oss, s3};
+use super::{Dialect, Error, ErrorKind, Hedging, Key, ListRequest, ObjectStore, Op, Options, Policy, Result, Retrying, Switches, oss, s3};
 use crate::metrics::Metrics;
 
 /// A mount that cannot work must say so within five seconds, looking for credentials included. Options may ask for less,
@@ -30,8 +30,9 @@ pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retryi
         Dialect::S3 => s3::connect(options, metrics.clone()).await?,
         Dialect::Oss => oss::connect(options, metrics.clone()).await?,
     };
-    let store = if options.hedge { Arc::new(Hedging::new(dialect, metrics.clone())) } else { dialect };
-    Ok(Arc::new(Retrying::new(store, Policy::from(options), metrics)))
+    let switches = Switches::new(options.hedge);
+    let store = Arc::new(Hedging::new(dialect, metrics.clone()).switched(switches.clone()));
+    Ok(Arc::new(Retrying::new(store, Policy::from(options), metrics).switched(switches)))
 }
 
 /// Asks for one key under `prefix`, which shows whether endpoint, bucket, region and credentials are right. An empty

@@ -11,6 +11,7 @@ use super::answer;
 use super::listing::{self, ListingError, Tokens};
 use super::range::SignedGet;
 use super::{Error, ErrorKind, Key, ListPage, Op, Result, Tell};
+use crate::metrics::Attempt;
 
 /// A page of 1000 keys of 1 KiB, each byte percent-encoded, is below 4 MiB; what is longer is no listing.
 const BODY_LIMIT: usize = 16 << 20;
@@ -45,8 +46,17 @@ impl PageClient {
         Self { http, stall_timeout, tokens }
     }
 
-    /// Sends `signed` and reads the answer; `tell` gets the next page's token as soon as it has arrived.
-    pub async fn get(&self, signed: SignedGet, prefix: &Key, tell: &Tell<'_>) -> Result<Answered> {
+    /// Sends `signed`, which is counted as `attempt`, and reads the answer; `tell` gets the next page's token as soon as it has arrived.
+    pub async fn get(&self, signed: SignedGet, prefix: &Key, mut attempt: Attempt, tell: &Tell<'_>) -> Result<Answered> {
+        let answered = self.ask(signed, prefix, &mut attempt, tell).await;
+        match &answered {
+            Ok(_) => attempt.on_end(),
+            Err(_) => attempt.on_lost(),
+        }
+        answered
+    }
+
+    async fn ask(&self, signed: SignedGet, prefix: &Key, attempt: &mut Attempt, tell: &Tell<'_>) -> Result<Answered> {
         let sent = self.http.get(signed.url).headers(signed.headers).send();
         let mut response = match timeout(self.stall_timeout, sent).await {
             Ok(Ok(response)) => response,
@@ -54,6 +64,7 @@ impl PageClient {
             Err(_) => return Err(Error::new(ErrorKind::Timeout, Op::List, prefix, format!("no answer for {:?}", self.stall_timeout))),
         };
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        attempt.on_head(status.as_u16());
         if !status.is_success() {
             let body = self.body(&mut response, prefix, &|_| true).await?;
             return Ok(Answered::Refused(status, headers, body));

@@ -5,6 +5,7 @@
 //! Two clients send the requests: `plain` those that go over bare TCP, because it brings the bytes where they belong
 //! without a copy, and reqwest all others: TLS, proxies, bodies whose length is not known.
 
+mod response;
 mod url;
 
 use std::ops::Range;
@@ -25,7 +26,8 @@ use super::endpoint;
 use super::plain::{self, Failure};
 use super::redirect::{self, AllowList, MAX_HOPS, Remembered, Target};
 use super::{ETag, Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RequestKind};
+use response::{Response, Source};
 
 pub use self::url::Urls;
 
@@ -160,32 +162,46 @@ impl RangeClient {
     async fn send(&self, target: &Target, conditions: &Conditions, key: &Key) -> Result<Response> {
         let mut headers = target.headers.clone();
         headers.extend(conditions.0.clone());
+        let mut attempt = self.metrics.attempt(RequestKind::Get);
         let sent = async {
             if !self.library_only.load(Ordering::Relaxed) && self.plain.takes(&target.url) {
-                self.metrics.get_requests.add(1);
                 let response = self.plain.get(&target.url, &headers).await.map_err(|failure| lost(key, &failure))?;
                 if response.left().is_some() || !response.status().is_success() {
-                    return Ok(Response::Plain(response));
+                    return Ok(Source::Plain(response));
                 }
                 self.library_only.store(true, Ordering::Relaxed);
+                attempt.on_head(response.status().as_u16());
+                attempt = self.metrics.attempt(RequestKind::Get);
             }
-            self.metrics.get_requests.add(1);
             let sent = self.http.get(target.url.clone()).headers(headers).send().await;
-            sent.map(Response::Library).map_err(|error| answer::transport(Op::Get, key, &error))
+            sent.map(Source::Library).map_err(|error| answer::transport(Op::Get, key, &error))
         };
         let in_time = timeout(self.stall_timeout, sent).await;
-        in_time.unwrap_or_else(|_| Err(Error::new(ErrorKind::Timeout, Op::Get, key, format!("no answer for {:?}", self.stall_timeout))))
-    }
-
-    async fn copy(&self, response: Response, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        match response {
-            Response::Plain(response) => self.receive(response, request, sink).await,
-            Response::Library(response) => self.copy_pieces(response, request, sink).await,
+        match in_time
+            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Timeout, Op::Get, key, format!("no answer for {:?}", self.stall_timeout))))
+        {
+            Ok(source) => Ok(Response::new(source, attempt)),
+            Err(error) => {
+                attempt.on_lost();
+                Err(error)
+            }
         }
     }
 
+    async fn copy(&self, mut response: Response, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        let copied = match &mut response.source {
+            Source::Plain(source) => self.receive(source, request, sink).await,
+            Source::Library(source) => self.copy_pieces(source, request, sink).await,
+        };
+        match &copied {
+            Ok(()) => response.finish(),
+            Err(_) => response.on_lost(),
+        }
+        copied
+    }
+
     /// Has the body, whose length was checked, written into the sink.
-    async fn receive(&self, mut response: plain::Response, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+    async fn receive(&self, response: &mut plain::Response, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
         let wanted = request.range.end - request.range.start;
         let mut stalled = pin!(sleep(self.stall_timeout));
         let mut got = 0_u64;
@@ -209,13 +225,12 @@ impl RangeClient {
             sink.advance(n);
             stalled.as_mut().reset(Instant::now() + self.stall_timeout);
         }
-        response.finish();
         Ok(())
     }
 
     /// Copies the body into the sink. A byte too many or too few is an error of its own: HTTP framing alone does
     /// not show it when the length is unknown.
-    async fn copy_pieces(&self, mut response: reqwest::Response, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+    async fn copy_pieces(&self, response: &mut reqwest::Response, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
         let wanted = request.range.end - request.range.start;
         let mut got = 0_u64;
         loop {
@@ -263,58 +278,6 @@ impl RangeClient {
         let error = Answer::new(response.status().as_u16(), response.headers(), &body).into_error(Op::Get, key);
         response.finish();
         error
-    }
-}
-
-/// An answer, by whichever client.
-enum Response {
-    Plain(plain::Response),
-    Library(reqwest::Response),
-}
-
-impl Response {
-    fn status(&self) -> StatusCode {
-        match self {
-            Self::Plain(response) => response.status(),
-            Self::Library(response) => response.status(),
-        }
-    }
-
-    fn headers(&self) -> &HeaderMap {
-        match self {
-            Self::Plain(response) => response.headers(),
-            Self::Library(response) => response.headers(),
-        }
-    }
-
-    fn content_length(&self) -> Option<u64> {
-        match self {
-            Self::Plain(response) => response.left(),
-            Self::Library(response) => response.content_length(),
-        }
-    }
-
-    /// The body of a refusal, as far as it comes.
-    async fn document(&mut self) -> Vec<u8> {
-        match self {
-            Self::Plain(response) => response.document(ERROR_BODY_LIMIT).await,
-            Self::Library(response) => {
-                let mut body = Vec::new();
-                while body.len() < ERROR_BODY_LIMIT
-                    && let Ok(Some(piece)) = response.chunk().await
-                {
-                    body.extend_from_slice(&piece);
-                }
-                body
-            }
-        }
-    }
-
-    /// No more is wanted of it: its connection can serve the next request, if the body is at its end.
-    fn finish(self) {
-        if let Self::Plain(response) = self {
-            response.finish();
-        }
     }
 }
 

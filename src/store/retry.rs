@@ -16,7 +16,7 @@ use self::attempts::{Attempts, Limit, is_ambiguous};
 use super::orphans::Orphans;
 use super::{
     Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part, PartCopy, PartsPage,
-    PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+    PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -49,12 +49,24 @@ pub struct Retrying {
     policy: Policy,
     metrics: Arc<Metrics>,
     orphans: Arc<Orphans>,
+    switches: Switches,
 }
 
 impl Retrying {
     /// Wraps `inner`.
     pub fn new(inner: Arc<dyn ObjectStore>, policy: Policy, metrics: Arc<Metrics>) -> Self {
-        Self { inner, policy, metrics, orphans: Arc::default() }
+        Self { inner, policy, metrics, orphans: Arc::default(), switches: Switches::default() }
+    }
+
+    /// The same; `switches` are those of `inner`.
+    #[must_use]
+    pub fn switched(self, switches: Switches) -> Self {
+        Self { switches, ..self }
+    }
+
+    /// What can be switched while it is used.
+    pub fn switches(&self) -> &Switches {
+        &self.switches
     }
 
     /// How long and how often requests are tried.
@@ -65,7 +77,13 @@ impl Retrying {
     /// The same store under another policy.
     #[must_use]
     pub fn under(&self, policy: Policy) -> Self {
-        Self { inner: self.inner.clone(), policy, metrics: self.metrics.clone(), orphans: self.orphans.clone() }
+        Self {
+            inner: self.inner.clone(),
+            policy,
+            metrics: self.metrics.clone(),
+            orphans: self.orphans.clone(),
+            switches: self.switches.clone(),
+        }
     }
 
     /// Sends a request until it succeeds, cannot succeed, or time or retries are spent; and tells whether an attempt may have

@@ -9,6 +9,7 @@ mod front;
 mod fuse_device;
 mod lease;
 mod memory;
+mod sockets;
 mod window;
 
 pub use descriptor::{close, duplicate};
@@ -16,4 +17,5 @@ pub use front::{FrontReader, FrontWriter, front};
 pub use fuse_device::{another_fuse_device, close_fuse_backing, open_fuse_backing};
 pub use lease::is_open_elsewhere;
 pub use memory::Memory;
+pub use sockets::tcp_connections;
 pub use window::Window;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::OWN_DIRECTORY;
 use super::dir_page::{DOTS, DirPage, Left};
 use super::error::{Error, Result};
 use super::fact::{Listing, Page, What};
@@ -74,7 +75,8 @@ impl Names {
     }
 
     fn new_walk(&self, directory: &Key) -> Arc<Walk> {
-        Walk::new(directory.clone(), self.store.clone(), self.cache.clone(), self.hidden.clone())
+        let without = (directory.as_bytes() == self.options.prefix.as_bytes()).then_some(OWN_DIRECTORY);
+        Walk::new(directory.clone(), without, self.store.clone(), self.cache.clone(), self.hidden.clone())
     }
 }
 

@@ -17,6 +17,9 @@ pub struct Inode(pub u64);
 impl Inode {
     /// The root of the mount (`FUSE_ROOT_ID`).
     pub const ROOT: Self = Self(1);
+
+    /// From here on no number ever stands for a key.
+    pub const RESERVED: Self = Self(u64::MAX - 1);
 }
 
 /// What a name stands for.
@@ -253,9 +256,9 @@ impl Inodes {
     }
 }
 
-/// 0 means "no inode" in the protocol and 1 is the root.
+/// 0 means "no inode" in the protocol, 1 is the root, and the last are not for keys.
 fn not_reserved(number: u64) -> u64 {
-    if number <= Inode::ROOT.0 { 2 } else { number }
+    if (Inode::ROOT.0 + 1..Inode::RESERVED.0).contains(&number) { number } else { 2 }
 }
 
 /// The numbers are hashes already.

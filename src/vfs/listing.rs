@@ -143,12 +143,20 @@ pub struct Merge {
     ordered: bool,
     marker: Option<SystemTime>,
     conflicts: Vec<Key>,
+    /// A name that is left out.
+    without: Option<&'static [u8]>,
 }
 
 impl Merge {
     /// The merge of the listing of `directory`, which is empty or ends in `/`.
     pub fn new(directory: Key) -> Self {
-        Self { directory, held: Vec::new(), last: None, ordered: true, marker: None, conflicts: Vec::new() }
+        Self { directory, held: Vec::new(), last: None, ordered: true, marker: None, conflicts: Vec::new(), without: None }
+    }
+
+    /// The same without what stands under `name`, if there is one.
+    #[must_use]
+    pub fn without(self, name: Option<&'static [u8]>) -> Self {
+        Self { without: name, ..self }
     }
 
     /// Takes the next page in and gives out the entries that are certain after it: all of them after the last page.
@@ -198,7 +206,7 @@ impl Merge {
             Item::Prefix(_) => rest.strip_suffix(b"/").unwrap_or(rest),
         };
         // Also drops what has a '/' inside the name: the store rolls such keys up, so there is nothing to see.
-        if check_name(name).is_err() {
+        if check_name(name).is_err() || self.without == Some(name) {
             return;
         }
         self.release_before(rest, out);

@@ -22,6 +22,7 @@ use super::options::Options;
 use super::own::Own;
 use super::probe::Probe;
 use super::stat_cache::StatCache;
+use super::ttl::Ttls;
 use super::walk::Walk;
 use crate::store::{Key, ObjectMeta, ObjectStore};
 
@@ -219,6 +220,11 @@ impl Names {
     /// The directory that holds `ino`; the root, and what is not known, hold themselves.
     pub fn parent_of(&self, ino: Inode) -> Inode {
         self.inodes.lock().get(ino).map_or(ino, |node| node.parent)
+    }
+
+    /// For how long what is learnt from now on is believed; none when nothing is.
+    pub fn ttls(&self) -> Option<&Ttls> {
+        self.cache.is_enabled().then(|| self.cache.ttls())
     }
 
     /// How many inodes the kernel knows, the root included.

@@ -31,8 +31,12 @@ mod setattr;
 mod stat_cache;
 mod succession;
 mod tree;
+mod ttl;
 mod walk;
 mod xattr;
+
+/// In the root of a mount this name is the mount's own: what a bucket has there is not shown.
+pub const OWN_DIRECTORY: &[u8] = b".windlass";
 
 pub use attr::{Attr, Entry};
 pub use dir_page::{DirItem, DirPage};
@@ -52,3 +56,4 @@ pub use options::Options;
 pub use own::NewAttributes;
 pub use setattr::SetAttributes;
 pub use tree::Tree;
+pub use ttl::{Ttl, Ttls};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::Inode;
 use crate::reader::{ObjectHandle, Pending, ReadData};
@@ -51,6 +52,13 @@ impl Version {
     /// Whoever reads through the handle may have bytes of this version.
     pub(super) fn is_bound(&self, direct: bool) -> bool {
         self.has_returned || !direct && self.state.returned.load(Ordering::SeqCst)
+    }
+}
+
+impl Read {
+    /// When it began.
+    pub fn began(&self) -> Instant {
+        self.pending.began()
     }
 }
 

@@ -15,6 +15,7 @@ use super::Options;
 use super::expiry::{Expiries, concerns_listing, is_below};
 use super::fact::{Fact, Listing, Marker, What};
 use super::listing::{DirEntry, FileFacts};
+use super::ttl::{Ttl, Ttls};
 use crate::store::Key;
 
 /// Directories whose last change is remembered at least for [`LONGEST_WALK`] when there are more of them.
@@ -37,8 +38,7 @@ pub struct StatCache {
     /// What somebody asked to forget, for answers that were under way then.
     expiries: Arc<RwLock<Expiries>>,
     size: u64,
-    ttl: Duration,
-    negative_ttl: Duration,
+    ttls: Arc<Ttls>,
     /// Whether a listing tells the attributes of files, or only that they are there.
     readdir_optimize: bool,
     /// Whether only a HEAD tells the attributes of directories.
@@ -60,11 +60,18 @@ impl StatCache {
             expiries: Arc::default(),
             listings: enabled.then(listings),
             size,
-            ttl: if enabled { options.stat_cache_ttl } else { Duration::ZERO },
-            negative_ttl: if enabled { options.negative_ttl } else { Duration::ZERO },
+            ttls: Arc::new(Ttls {
+                believed: Ttl::new(if enabled { options.stat_cache_ttl } else { Duration::ZERO }),
+                absent: Ttl::new(if enabled { options.negative_ttl } else { Duration::ZERO }),
+            }),
             readdir_optimize: options.readdir_optimize && !options.posix_attributes,
             posix: options.posix_attributes,
         }
+    }
+
+    /// For how long what is learnt from now on is believed.
+    pub fn ttls(&self) -> &Ttls {
+        &self.ttls
     }
 
     /// Whether anything is believed at all.
@@ -84,7 +91,7 @@ impl StatCache {
 
     /// Until when a listing that began then is believed.
     pub fn believed_until(&self, learnt: Instant) -> Instant {
-        later(learnt, self.ttl)
+        later(learnt, self.ttls.believed.get())
     }
 
     /// Object and directory were both asked for at `learnt`, or changed by this mount then: this is what the name stands for.
@@ -142,7 +149,7 @@ impl StatCache {
     /// What an entry of a listing says of its name.
     pub fn listed(&self, entry: &DirEntry, learnt: Instant) -> Fact {
         let expired = self.expiries.read().cover(entry.path(), learnt);
-        let named_until = if expired { learnt } else { later(learnt, self.ttl) };
+        let named_until = if expired { learnt } else { later(learnt, self.ttls.believed.get()) };
         match &entry.file {
             Some(file) => {
                 let until = if self.readdir_optimize { named_until } else { learnt };
@@ -271,8 +278,8 @@ impl StatCache {
 
     fn deadline(&self, what: &What, learnt: Instant) -> Instant {
         match what {
-            What::File(_) | What::Directory(_) => later(learnt, self.ttl),
-            What::Absent => later(learnt, self.negative_ttl),
+            What::File(_) | What::Directory(_) => later(learnt, self.ttls.believed.get()),
+            What::Absent => later(learnt, self.ttls.absent.get()),
         }
     }
 

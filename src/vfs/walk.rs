@@ -78,9 +78,15 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// A walk through `directory`, which is empty or ends in `/`. Nothing is asked for until it is read.
-    pub fn new(directory: Key, store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>) -> Arc<Self> {
-        let state = Mutex::new(State::new(Merge::new(directory.clone())));
+    /// A walk through `directory`, which is empty or ends in `/`, that passes over one name. Nothing is asked for until it is read.
+    pub fn new(
+        directory: Key,
+        without: Option<&'static [u8]>,
+        store: Arc<dyn ObjectStore>,
+        cache: StatCache,
+        hidden: Arc<Hidden>,
+    ) -> Arc<Self> {
+        let state = Mutex::new(State::new(Merge::new(directory.clone()).without(without)));
         Arc::new(Self { directory, store, cache, hidden, state, progress: Notify::new() })
     }
 

@@ -14,19 +14,20 @@ const ROW: Spec = Spec {
     status: Status::Ready,
     has_flag: true,
     short: None,
+    fixed: Some(""),
     group: "",
     help: "",
 };
 
-const BUCKET: Spec = Spec { group: "Bucket", ..ROW };
-const ACCESS: Spec = Spec { group: "Credentials", ..ROW };
-const READ: Spec = Spec { group: "Reading", ..ROW };
-const NAMES: Spec = Spec { group: "Metadata", ..ROW };
-const REQUESTS: Spec = Spec { group: "Requests", ..ROW };
-const MOUNT: Spec = Spec { group: "Mount", ..ROW };
-const LOG: Spec = Spec { group: "Log and daemon", ..ROW };
-const WRITE: Spec = Spec { group: "Writing", ..ROW };
-const DISK: Spec = Spec { group: "Disk", ..ROW };
+const BUCKET: Spec = Spec { group: "Bucket", fixed: Some("it says what is mounted"), ..ROW };
+const ACCESS: Spec = Spec { group: "Credentials", fixed: Some("keys are looked up anew where it says, and only there"), ..ROW };
+const READ: Spec = Spec { group: "Reading", fixed: Some("open files are read by it"), ..ROW };
+const NAMES: Spec = Spec { group: "Metadata", fixed: Some("what is known of names was learnt by it"), ..ROW };
+const REQUESTS: Spec = Spec { group: "Requests", fixed: Some("connections and requests are made by it from the beginning"), ..ROW };
+const MOUNT: Spec = Spec { group: "Mount", fixed: Some("the kernel was told once, at the beginning"), ..ROW };
+const LOG: Spec = Spec { group: "Log and daemon", fixed: Some("it is acted on once, at the beginning"), ..ROW };
+const WRITE: Spec = Spec { group: "Writing", fixed: Some("files that are being written were begun by it"), ..ROW };
+const DISK: Spec = Spec { group: "Disk", fixed: Some("the disk was opened by it"), ..ROW };
 
 const fn later(why: &'static str, neutral: &'static [&'static str]) -> Status {
     Status::Later { why, neutral }
@@ -165,6 +166,7 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "prefetch-chunks",
+        fixed: None,
         kind: count_or_auto(0, 4096),
         default: Some("auto"),
         ossfs: Some("32"),
@@ -174,6 +176,7 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "backward-chunks",
+        fixed: None,
         kind: count(0, 4096),
         default: Some("1"),
         aliases: &[same("direct_read_backward_chunks")],
@@ -182,6 +185,7 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "memory-limit",
+        fixed: None,
         kind: MEMORY,
         default: Some("auto"),
         ossfs: Some("1024MiB"),
@@ -191,6 +195,7 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "prefetch-concurrency",
+        fixed: None,
         kind: count_or_auto(1, 4096),
         default: Some("auto"),
         ossfs: Some("64"),
@@ -248,6 +253,7 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "stat-cache-ttl",
+        fixed: None,
         kind: ttl(),
         default: Some("60s"),
         ossfs: Some("900s"),
@@ -257,6 +263,7 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "negative-ttl",
+        fixed: None,
         kind: ttl(),
         default: Some("1s"),
         ossfs2: Some("0s"),
@@ -299,6 +306,7 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "hedge",
+        fixed: None,
         kind: Kind::Flag,
         default: Some("true"),
         help: "Send a second data GET beside one whose first byte is late; at most one request in fifty",
@@ -382,6 +390,7 @@ pub static OPTIONS: &[Spec] = &[
     Spec { name: "auto-unmount", kind: Kind::Flag, default: Some("false"), help: "Have fusermount3 unmount when the daemon dies", ..MOUNT },
     Spec {
         name: "log-level",
+        fixed: None,
         default: Some("info"),
         ossfs: Some("error"),
         aliases: &[Alias { word: "dbglevel", rule: LEVELS }],
@@ -399,8 +408,7 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "metrics-listen",
         aliases: &[same("metrics_port")],
-        status: later("no metrics endpoint is served", &[]),
-        help: "Address or socket that serves metrics",
+        help: "Where metrics are served to Prometheus, at /metrics: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH",
         ..LOG
     },
     Spec {

@@ -156,3 +156,17 @@ async fn what_a_listing_tells_early_passes_through() {
     hedging.list_telling(&request, &|token| told.lock().push(token.to_owned())).await.unwrap();
     assert_eq!(*told.lock(), ["early"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_switched_off_sends_nothing_extra_until_it_is_switched_on() {
+    let mut sim = Sim::warm(100).await;
+    let switches = Switches::new(false);
+    sim.hedging = sim.hedging.switched(switches.clone());
+    sim.stall(1, 0, Duration::from_secs(1));
+    assert!(sim.get().await.unwrap() >= Duration::from_secs(1));
+    assert_eq!((sim.gets(), sim.metrics.hedged_requests.get()), (101, 0));
+    switches.set_hedge(true);
+    sim.stall(1, 0, Duration::from_secs(1));
+    assert!(sim.get().await.unwrap() < Duration::from_secs(1));
+    assert_eq!((sim.gets(), sim.metrics.hedged_requests.get()), (103, 1));
+}

@@ -112,12 +112,24 @@ impl Sources {
         Ok(Self { sources, named, last: Mutex::new(None) })
     }
 
+    /// Where the key is found that signs, and which it is; else what to do about it.
+    pub async fn whose(&self) -> Result<(String, String), String> {
+        match self.find().await {
+            Ok((source, credential)) => Ok((source.name.clone(), credential.access_key_id)),
+            Err(looked_at) => Err(self.nothing(&looked_at)),
+        }
+    }
+
     /// Credentials, or what became of each place.
     async fn look_up(&self) -> Result<Credential, String> {
+        self.find().await.map(|(_, credential)| credential)
+    }
+
+    async fn find(&self) -> Result<(&Source, Credential), String> {
         let mut looked_at = Vec::new();
         for source in &self.sources {
             match source.provider.provide_credential_dyn(&source.context).await {
-                Ok(Some(credential)) => return Ok(credential),
+                Ok(Some(credential)) => return Ok((source, credential)),
                 Ok(None) if self.named => looked_at.push(format!("nothing in {}", source.name)),
                 Ok(None) => looked_at.push(source.name.clone()),
                 Err(error) => looked_at.push(source.failed(&error)),

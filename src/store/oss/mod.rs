@@ -15,6 +15,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::{HeaderMap, Method};
 use reqsign_core::OsEnv;
+use reqwest::Url;
 use tokio::time::Instant;
 
 use super::answer::{self, Answer};
@@ -25,10 +26,10 @@ use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
 use super::requests::Requests;
 use super::{
-    Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+    Condition, CopyRequest, Details, Error, ErrorKind, Headers, Identity, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options,
+    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,
 };
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RequestKind};
 use address::Address;
 use credentials::Sources;
 use sign::OssSigner;
@@ -68,6 +69,28 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
     Ok(Arc::new(ReadEndpoint::new(Arc::new(near), Arc::new(home), metrics)))
 }
 
+/// The address of the bucket of `options`, and the region that requests are signed for.
+pub(super) fn place(options: &Options) -> Result<(Url, Option<String>)> {
+    let root = Key::root();
+    let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &root, message);
+    let address = Address::new(options).map_err(|error| invalid(error.to_string()))?;
+    let target = address.target(&root, &[]).ok_or_else(|| invalid("the address of the bucket is no URL".into()))?;
+    Ok((target.url, address.region))
+}
+
+/// Whose keys sign the requests of `options`.
+pub(super) async fn identity(options: &Options) -> Result<Option<Identity>> {
+    if options.signature == Signature::None {
+        return Ok(None);
+    }
+    let root = Key::root();
+    let sources = Sources::new(&options.credentials, &options.bucket, OsEnv).map_err(|error| answer::transport(Op::List, &root, &error))?;
+    match sources.whose().await {
+        Ok((source, key_id)) => Ok(Some(Identity { source, key_id, expires: None })),
+        Err(message) => Err(Error::new(ErrorKind::NoCredentials, Op::List, &root, message)),
+    }
+}
+
 impl OssStore {
     fn new(options: &Options, signer: OssSigner, metrics: Arc<Metrics>) -> Result<Self> {
         let http = client_builder(options, &metrics).build().map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
@@ -94,8 +117,7 @@ impl OssStore {
         let prefix = &request.prefix;
         let signed = self.signer.sign(Op::List, Method::GET, &Key::root(), &query).await;
         let signed = signed.map_err(|error| Error { key: prefix.clone(), ..error })?;
-        self.metrics.list_requests.add(1);
-        match self.pages.get(signed, prefix, tell).await? {
+        match self.pages.get(signed, prefix, self.metrics.attempt(RequestKind::List), tell).await? {
             Answered::Page(page) => Ok(page),
             Answered::Unreadable(_, _, error) => Err(Error::new(ErrorKind::Corrupt, Op::List, prefix, error.to_string())),
             Answered::Refused(status, headers, body) => Err(Answer::new(status.as_u16(), &headers, &body).into_error(Op::List, prefix)),

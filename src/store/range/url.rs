@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, header};
 use reqwest::Url;
 use tokio::time::timeout;
 
-use super::{Conditions, RangeClient, Response, SignGet, SignedGet, client_builder, lost};
+use super::{Conditions, RangeClient, SignGet, SignedGet, Source, client_builder, lost};
 use crate::metrics::Metrics;
 use crate::store::answer;
 use crate::store::plain::Failure;
@@ -82,9 +82,13 @@ impl Urls {
         let stall = self.client.stall_timeout;
         loop {
             let silent = |_| Error::new(ErrorKind::Timeout, Op::Get, &shown, format!("no byte for {stall:?}"));
-            match timeout(stall, next(&mut response, memory, &shown)).await.map_err(silent)?? {
-                0 => break,
-                n => on_bytes(n as u64),
+            match timeout(stall, next(&mut response.source, memory, &shown)).await.map_err(silent).flatten() {
+                Ok(0) => break,
+                Ok(n) => on_bytes(n as u64),
+                Err(error) => {
+                    response.on_lost();
+                    return Err(error);
+                }
             }
         }
         response.finish();
@@ -93,9 +97,9 @@ impl Urls {
 }
 
 /// How many bytes came next; 0 is the end of a body that is whole.
-async fn next(response: &mut Response, memory: &mut [u8], key: &Key) -> Result<usize> {
-    match response {
-        Response::Plain(response) => {
+async fn next(source: &mut Source, memory: &mut [u8], key: &Key) -> Result<usize> {
+    match source {
+        Source::Plain(response) => {
             let n = response.read(memory).await.map_err(|error| lost(key, &Failure::Lost(error)))?;
             match response.left() {
                 Some(left) if n == 0 && left > 0 => {
@@ -104,7 +108,7 @@ async fn next(response: &mut Response, memory: &mut [u8], key: &Key) -> Result<u
                 _ => Ok(n),
             }
         }
-        Response::Library(response) => loop {
+        Source::Library(response) => loop {
             match response.chunk().await.map_err(|error| answer::transport(Op::Get, key, &error))? {
                 Some(piece) if piece.is_empty() => {}
                 piece => return Ok(piece.map_or(0, |piece| piece.len())),

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use reqwest::Response;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -25,7 +25,7 @@ use self::headers::Names;
 use super::answer;
 use super::range::SignedGet;
 use super::{Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result};
-use crate::metrics::Metrics;
+use crate::metrics::{Attempt, Metrics, RequestKind};
 
 pub(super) use self::headers::REQUEST_PAYER;
 
@@ -176,15 +176,27 @@ impl Requests {
             // Also of an empty body: there are stores that insist on it.
             signed.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(call.body.len()));
         }
-        self.count(call.op);
-        let mut response = self.exchange(call, signed).await?;
-        let status = response.status();
-        let headers = std::mem::take(response.headers_mut());
-        let body = self.document(call, &mut response).await?;
+        let mut counted = self.metrics.attempt(kind_of(call.op));
+        let answered = self.answered(call, signed, &mut counted).await;
+        match &answered {
+            Ok(_) => counted.on_end(),
+            Err(_) => counted.on_lost(),
+        }
+        let (status, headers, body) = answered?;
         if status.is_success() {
             return Ok(Reply { status: status.as_u16(), headers, body });
         }
         Err(self.voice.refused(call.op, call.key, status.as_u16(), &headers, &body))
+    }
+
+    /// All of the answer.
+    async fn answered(&self, call: &Call<'_>, signed: SignedGet, counted: &mut Attempt) -> Result<(StatusCode, HeaderMap, Vec<u8>)> {
+        let mut response = self.exchange(call, signed).await?;
+        let status = response.status();
+        counted.on_head(status.as_u16());
+        let headers = std::mem::take(response.headers_mut());
+        let body = self.document(call, &mut response).await?;
+        Ok((status, headers, body))
     }
 
     /// The head of the answer. Silence is measured from the last piece of the body that left.
@@ -234,16 +246,16 @@ impl Requests {
             }
         }
     }
+}
 
-    fn count(&self, op: Op) {
-        let counter = match op {
-            Op::Head => &self.metrics.head_requests,
-            Op::Get => &self.metrics.get_requests,
-            Op::List | Op::ListUploads | Op::ListParts => &self.metrics.list_requests,
-            Op::Put | Op::CreateUpload | Op::UploadPart | Op::CompleteUpload => &self.metrics.put_requests,
-            Op::Copy | Op::CopyPart => &self.metrics.copy_requests,
-            Op::Delete | Op::AbortUpload => &self.metrics.delete_requests,
-        };
-        counter.add(1);
+/// What a request counts as.
+fn kind_of(op: Op) -> RequestKind {
+    match op {
+        Op::Head => RequestKind::Head,
+        Op::Get => RequestKind::Get,
+        Op::List | Op::ListUploads | Op::ListParts => RequestKind::List,
+        Op::Put | Op::CreateUpload | Op::UploadPart | Op::CompleteUpload => RequestKind::Put,
+        Op::Copy | Op::CopyPart => RequestKind::Copy,
+        Op::Delete | Op::AbortUpload => RequestKind::Delete,
     }
 }

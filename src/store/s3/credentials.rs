@@ -65,6 +65,33 @@ pub(super) async fn provider(options: &CredentialOptions, bucket: &str, region: 
     CachedCredentials::new(source, DEFAULT_LIFETIME)
 }
 
+/// Where credentials were found, for people.
+pub(super) fn source(options: &CredentialOptions, found: &Credentials) -> String {
+    if options.keys.is_some() {
+        return "the configuration (file or environment of windlass)".into();
+    }
+    if let Some(path) = &options.passwd_file {
+        return format!("the credentials file {}", path.display());
+    }
+    if options.process.is_some() {
+        return "the credential process".into();
+    }
+    if let Some(profile) = &options.profile {
+        return format!("the profile {profile}");
+    }
+    // The SDK has no other door to which link of its chain it was; what it prints has no secret in it.
+    let shown = format!("{found:?}");
+    let link = shown.split("provider_name: \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or("unknown");
+    match link {
+        "EnvironmentVariable" => "the environment (AWS_ACCESS_KEY_ID)".into(),
+        "ProfileFile" => "the profile files (~/.aws)".into(),
+        "WebIdentityToken" => "the web identity (AWS_WEB_IDENTITY_TOKEN_FILE)".into(),
+        "EcsContainer" => "the container's role".into(),
+        link if link.starts_with("IMDS") || link.starts_with("Ec2") => "the instance's role (metadata service)".into(),
+        other => format!("the chain of the SDK ({other})"),
+    }
+}
+
 /// A line of a password file, read again whenever the cache has forgotten it.
 #[derive(Debug)]
 struct PasswdFile {

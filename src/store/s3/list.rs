@@ -7,6 +7,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::{S3, failure, text};
+use crate::metrics::RequestKind;
 use crate::store::page::Answered;
 use crate::store::{Error, ErrorKind, ListPage, ListRequest, Op, Result, Tell};
 
@@ -35,8 +36,7 @@ impl S3 {
         query.extend(request.token.as_deref().map(|token| ("continuation-token", token)));
         query.extend(url_encoded.then_some(("encoding-type", "url")));
         let signed = self.signer.sign_list(&request.prefix, &query).await?;
-        self.metrics.list_requests.add(1);
-        match self.pages.get(signed, &request.prefix, tell).await? {
+        match self.pages.get(signed, &request.prefix, self.metrics.attempt(RequestKind::List), tell).await? {
             Answered::Page(page) => Ok(page),
             Answered::Unreadable(status, headers, error) if error.is_unreadable() => {
                 let found = failure::unreadable(Op::List, &request.prefix, status.as_u16(), &headers);

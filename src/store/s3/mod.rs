@@ -32,8 +32,8 @@ use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
 use super::requests::{Requests, Voice};
 use super::{
-    Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,
+    Condition, CopyRequest, Details, Error, ErrorKind, Headers, Identity, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options,
+    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 use sign::Signer;
@@ -58,9 +58,7 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
     if options.credentials.ram_role.is_some() {
         return Err(invalid("ram-role is for OSS; an S3 instance role is found without an option".into()));
     }
-    let region = region(options, options.endpoint.is_some())
-        .await
-        .ok_or_else(|| invalid("no region: set --region or AWS_REGION, or --endpoint for a store that is not AWS".into()))?;
+    let region = known_region(options).await?;
     let credentials = match options.signature {
         Signature::None => None,
         Signature::V4 => Some(Arc::new(credentials::provider(&options.credentials, &options.bucket, &region).await)),
@@ -80,6 +78,30 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
     };
     let (near, home) = (store(near, &near_base)?, store(options.clone(), &base)?);
     Ok(Arc::new(ReadEndpoint::new(Arc::new(near), Arc::new(home), metrics)))
+}
+
+/// The address of the bucket of `options`, and the region that requests are signed for.
+pub(super) async fn place(options: &Options) -> Result<(Url, Option<String>)> {
+    let region = known_region(options).await?;
+    Ok((base(options, &region)?, Some(region.to_string())))
+}
+
+/// Whose keys sign the requests of `options`.
+pub(super) async fn identity(options: &Options) -> Result<Option<Identity>> {
+    if options.signature == Signature::None {
+        return Ok(None);
+    }
+    let region = known_region(options).await?;
+    let found = credentials::provider(&options.credentials, &options.bucket, &region).await.get().await;
+    let found = found.map_err(|error| failure::credentials(Op::List, &Key::root(), &error))?;
+    let source = credentials::source(&options.credentials, &found);
+    Ok(Some(Identity { source, key_id: found.access_key_id().to_owned(), expires: found.expiry() }))
+}
+
+async fn known_region(options: &Options) -> Result<Region> {
+    let invalid = |message: &str| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
+    let region = region(options, options.endpoint.is_some()).await;
+    region.ok_or_else(|| invalid("no region: set --region or AWS_REGION, or --endpoint for a store that is not AWS"))
 }
 
 /// Where the bucket is.

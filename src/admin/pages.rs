@@ -1,0 +1,158 @@
+//! The pages that a mount serves over HTTP, for machines that look at it: Prometheus. It decides nothing and changes nothing; who may connect
+//! may look. Invariants: connections, heads and waits are bounded, so that nobody who asks badly costs the mount more than a few buffers.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
+
+use super::listen::{Listener, Socket};
+use super::observer::Observer;
+use super::openmetrics;
+use super::socket_file::SocketFile;
+
+/// Connections at a time: a few scrapers and a person.
+const CONNECTIONS: usize = 16;
+
+/// Longest wait for the head of a request, and between two of them: Prometheus asks every 15 s to 60 s and connects again when it has to.
+const PATIENCE: Duration = Duration::from_secs(75);
+
+/// What can be asked for. A new page is a line here, one in [`page`](Page::at) and one in [`answer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Page {
+    Metrics,
+}
+
+impl Page {
+    fn at(path: &str) -> Option<Self> {
+        match path {
+            "/metrics" => Some(Self::Metrics),
+            _ => None,
+        }
+    }
+}
+
+/// The pages of a mount. Dropping it ends them.
+#[derive(Debug)]
+pub struct Pages {
+    accepting: JoinHandle<()>,
+    /// Goes with it.
+    _file: Option<SocketFile>,
+}
+
+impl Pages {
+    /// Serves what `observer` sees.
+    ///
+    /// # Errors
+    /// When the runtime cannot take the listener.
+    pub fn start(listener: Listener, observer: Arc<Observer>, runtime: &Handle) -> io::Result<Self> {
+        let _runtime = runtime.enter();
+        let (accepting, file) = match listener.socket {
+            Socket::Tcp(socket) => {
+                let socket = TcpListener::from_std(socket)?;
+                (runtime.spawn(accept(observer, socket)), None)
+            }
+            Socket::Unix(socket, file) => {
+                let socket = UnixListener::from_std(socket)?;
+                (runtime.spawn(accept(observer, socket)), Some(file))
+            }
+        };
+        Ok(Self { accepting, _file: file })
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // With it end the connections, which are its children.
+        self.accepting.abort();
+    }
+}
+
+/// What connections come from.
+trait Door: Send + Sync + 'static {
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+    fn next(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+impl Door for TcpListener {
+    type Stream = TcpStream;
+
+    async fn next(&self) -> io::Result<TcpStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+impl Door for UnixListener {
+    type Stream = UnixStream;
+
+    async fn next(&self) -> io::Result<UnixStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+async fn accept<D: Door>(observer: Arc<Observer>, door: D) {
+    let (places, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
+    loop {
+        // What ended is taken off the set, so that it stays as small as the number of connections.
+        while connections.try_join_next().is_some() {}
+        let place = Arc::clone(&places).acquire_owned().await.expect("it is never closed");
+        let stream = match door.next().await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "the metrics cannot take a connection");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                continue;
+            }
+        };
+        let observer = Arc::clone(&observer);
+        connections.spawn(async move {
+            let _place = place;
+            let service = service_fn(move |request: Request<Incoming>| {
+                let observer = Arc::clone(&observer);
+                async move { Ok::<_, Infallible>(answer(&observer, request.method(), request.uri().path()).await) }
+            });
+            let mut server = http1::Builder::new();
+            server.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+            if let Err(error) = server.serve_connection(TokioIo::new(stream), service).await {
+                tracing::debug!(%error, "a connection to the metrics broke");
+            }
+        });
+    }
+}
+
+async fn answer(observer: &Arc<Observer>, method: &Method, path: &str) -> Response<String> {
+    let Some(page) = Page::at(path) else { return plain(StatusCode::NOT_FOUND, "there is /metrics\n") };
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "this can only be looked at\n");
+        refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return refusal;
+    }
+    match page {
+        Page::Metrics => match openmetrics::text(observer.stats().await) {
+            Ok(text) => with_type(Response::new(text), openmetrics::CONTENT_TYPE),
+            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n"),
+        },
+    }
+}
+
+fn plain(status: StatusCode, words: &str) -> Response<String> {
+    let mut response = Response::new(words.to_owned());
+    *response.status_mut() = status;
+    with_type(response, "text/plain; charset=utf-8")
+}
+
+fn with_type(mut response: Response<String>, kind: &'static str) -> Response<String> {
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,166 @@
+//! How far the way to a store leads, step by step, for those who look for what is wrong with it: name, connection, TLS, HTTP, and whose keys
+//! would sign. Nothing here is signed and nothing is tried again. Invariant: no secret is in what it tells.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime};
+
+use http::{Uri, header};
+use hyper_util::client::proxy::matcher::Matcher;
+use reqwest::Url;
+use tokio::time::{Instant, timeout};
+
+use super::{Dialect, Key, Op, Options, Result, answer, endpoint, oss, range, s3};
+
+/// Longest wait for the answer to a request that asks for nothing.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The way to a bucket.
+#[derive(Debug)]
+pub struct Way {
+    url: Url,
+    /// Where requests are signed for, when that is known.
+    pub region: Option<String>,
+    http: reqwest::Client,
+    connect_timeout: Duration,
+    is_proxied: bool,
+}
+
+/// An answer, whatever it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spoken {
+    pub status: u16,
+    /// The clock of the other side.
+    pub date: Option<SystemTime>,
+    pub took: Duration,
+}
+
+/// Why there is none.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Silence {
+    #[error("its certificate is not accepted: {0}")]
+    Untrusted(String),
+    #[error("what answers there does not speak TLS: {0}")]
+    NotTls(String),
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Whose keys sign.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Where they were found.
+    pub source: String,
+    pub key_id: String,
+    pub expires: Option<SystemTime>,
+}
+
+impl Way {
+    /// The way that requests of `options` take. Only the metadata service may be asked for something.
+    ///
+    /// # Errors
+    /// When the options name no address.
+    pub async fn of(options: &Options) -> Result<Self> {
+        let (url, region) = match options.dialect {
+            Dialect::S3 => s3::place(options).await?,
+            Dialect::Oss => oss::place(options)?,
+        };
+        let http = range::client_builder(options, &std::sync::Arc::default()).timeout(PATIENCE.max(options.connect_timeout)).build();
+        let http = http.map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
+        let may_be = endpoint::goes_through_proxy(options.endpoint.as_deref());
+        let proxy = || url.as_str().parse::<Uri>().is_ok_and(|uri| Matcher::from_env().intercept(&uri).is_some());
+        let is_proxied = may_be && proxy();
+        Ok(Self { url, region, http, connect_timeout: options.connect_timeout, is_proxied })
+    }
+
+    /// Name or number.
+    pub fn host(&self) -> &str {
+        self.url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
+    }
+
+    pub fn port(&self) -> u16 {
+        self.url.port_or_known_default().unwrap_or(443)
+    }
+
+    pub fn is_https(&self) -> bool {
+        self.url.scheme() == "https"
+    }
+
+    /// Whether a proxy of the environment stands between: then it is not for us to look the host up or to connect to it.
+    pub fn is_proxied(&self) -> bool {
+        self.is_proxied
+    }
+
+    /// The addresses of the host.
+    ///
+    /// # Errors
+    /// What the resolver said.
+    pub async fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
+        let found = timeout(self.connect_timeout, tokio::net::lookup_host((self.host(), self.port()))).await;
+        let found: Vec<_> = found.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??.collect();
+        if found.is_empty() { Err(io::Error::other("the name has no address")) } else { Ok(found) }
+    }
+
+    /// A connection to the first of `addresses` that takes one, and how long it took.
+    ///
+    /// # Errors
+    /// What became of the last.
+    pub async fn connect(&self, addresses: &[SocketAddr]) -> io::Result<(SocketAddr, Duration)> {
+        let mut failure = io::Error::other("there is no address to connect to");
+        for &address in addresses {
+            let began = Instant::now();
+            match timeout(self.connect_timeout, tokio::net::TcpStream::connect(address)).await {
+                Ok(Ok(_)) => return Ok((address, began.elapsed())),
+                Ok(Err(error)) => failure = error,
+                Err(_) => {
+                    failure = io::Error::new(io::ErrorKind::TimedOut, format!("no answer from {address} for {:?}", self.connect_timeout))
+                }
+            }
+        }
+        Err(failure)
+    }
+
+    /// Asks for nothing, unsigned, and hears what any answer tells.
+    ///
+    /// # Errors
+    /// Why there was none.
+    pub async fn speak(&self) -> Result<Spoken, Silence> {
+        let began = Instant::now();
+        let mut url = self.url.clone();
+        url.set_path("/");
+        let response = self.http.head(url).send().await.map_err(|error| silence(&error))?;
+        let date = response.headers().get(header::DATE).and_then(|value| httpdate::parse_http_date(value.to_str().ok()?).ok());
+        Ok(Spoken { status: response.status().as_u16(), date, took: began.elapsed() })
+    }
+}
+
+/// Whose keys sign the requests of `options`; none when they are not signed.
+///
+/// # Errors
+/// When there are no keys.
+pub async fn identity(options: &Options) -> Result<Option<Identity>> {
+    match options.dialect {
+        Dialect::S3 => s3::identity(options).await,
+        Dialect::Oss => oss::identity(options).await,
+    }
+}
+
+/// What went wrong under the name of TLS, as deep as it may be: an [`io::Error`] passes over what it wraps when it is asked for its source.
+fn tls<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
+    if let Some(found) = error.downcast_ref::<rustls::Error>() {
+        return Some(found);
+    }
+    match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        Some(inner) => tls(inner),
+        None => error.source().and_then(tls),
+    }
+}
+
+fn silence(error: &reqwest::Error) -> Silence {
+    match tls(error) {
+        Some(rustls::Error::InvalidCertificate(reason)) => Silence::Untrusted(reason.to_string()),
+        Some(error @ rustls::Error::InvalidMessage(_)) => Silence::NotTls(error.to_string()),
+        Some(error) => Silence::Other(error.to_string()),
+        None => Silence::Other(answer::transport(Op::List, &Key::root(), error).message),
+    }
+}
