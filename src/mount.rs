@@ -195,6 +195,7 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         reader,
         spill,
         source: settings.source.to_string(),
+        data_host: location.data_host().map(str::to_owned),
         mountpoint: settings.mountpoint.to_string(),
         began: Instant::now(),
         port: listener.as_ref().and_then(Listener::port),

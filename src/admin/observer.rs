@@ -23,6 +23,7 @@ pub struct Observer {
     /// None: nothing goes to a disk.
     pub spill: Option<Spill>,
     pub source: String,
+    pub data_host: Option<String>,
     pub mountpoint: String,
     pub began: Instant,
     /// Where others connect to, if they can: they are not among our connections.
@@ -60,6 +61,7 @@ impl Observer {
             windlass: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             source: self.source.clone(),
+            data_host: self.data_host.clone(),
             mountpoint: self.mountpoint.clone(),
             uptime_seconds: self.began.elapsed().as_secs_f64(),
             counters: of(Type::Counter),

@@ -103,6 +103,9 @@ pub struct Stats {
     pub windlass: String,
     pub pid: u32,
     pub source: String,
+    /// The host that data comes from, when the options of the mount name it.
+    #[serde(default)]
+    pub data_host: Option<String>,
     pub mountpoint: String,
     pub uptime_seconds: f64,
     /// What only grows since the mount began.

@@ -74,7 +74,6 @@ mod tests {
     const PARTS: [f64; 7] = [0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 1.0];
 
     /// The sample that the part stands for.
-    #[expect(clippy::cast_sign_loss, reason = "a part is not negative")]
     fn raw(sorted: &[u64], part: f64) -> u64 {
         let rank = (1..sorted.len()).find(|&rank| rank as f64 >= part * sorted.len() as f64);
         sorted[rank.unwrap_or(sorted.len()) - 1]

@@ -1,6 +1,7 @@
 //! `windlass bench`: what a store, a network, a directory or a mount can do, measured. Here is what all benches share: how a report is
 //! shown, and how fast the network was found to be. Invariant: every form of a report is made of the same numbers.
 
+mod daemon;
 mod files;
 mod fio;
 mod get;

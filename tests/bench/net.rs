@@ -2,17 +2,20 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Stdio};
 
 use libtest_mimic::Trial;
 
 use crate::program::{at, command};
 use crate::support::S3Server;
+use crate::support::mounts::{self, Daemon};
 use crate::{report, said, trial, windlass};
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("net measures what another one sends, and the other benches show their share of it", is_remembered),
+        mounts::trial("the ceiling of the host behind a mount is known to the benches of directories", is_known_behind_a_mount),
         trial("net without a home remembers nothing and works", needs_no_home),
         trial("net says in one line what is wrong with an address", refuses),
     ]
@@ -60,6 +63,27 @@ fn is_remembered() {
         let share = 100.0 * json["end_to_end_gbit_per_second"].as_f64().unwrap() / mean;
         assert!((json["ceiling_share_percent"].as_f64().unwrap() - share).abs() <= 0.06 + share / 10.0, "{json}");
     }
+}
+
+fn is_known_behind_a_mount() {
+    let (listener, state, server) = (Listener::start(), tempfile::tempdir().unwrap(), S3Server::start());
+    server.put("file", vec![7; 100_000]);
+    let mount = Daemon::new(&server).start();
+    let read = |path: &Path| {
+        let mut command = windlass(&["bench", "files", "--dir", path.to_str().unwrap(), "--json"]);
+        command.env("XDG_STATE_HOME", state.path());
+        report(&said(command))
+    };
+    assert!(read(mount.path())["ceiling_gbit_per_second"].is_null());
+    let mut measuring = windlass(&["bench", "net", &listener.1, "--streams", "2", "--duration", "1", "--json"]);
+    measuring.env("XDG_STATE_HOME", state.path());
+    let ceiling = report(&said(measuring))["end_to_end_gbit_per_second"].clone();
+    let json = read(mount.path());
+    assert!(json["ceiling_gbit_per_second"] == ceiling && json["ceiling_share_percent"].is_number(), "{json}");
+    // No host is behind a directory of this machine.
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), "content").unwrap();
+    assert!(read(dir.path())["ceiling_gbit_per_second"].is_null());
 }
 
 fn needs_no_home() {

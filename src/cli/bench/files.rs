@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use super::super::Failure;
-use super::{BYTES, SECONDS, Shape, listen, or_interrupted};
+use super::daemon::{ceiling_of, daemon};
+use super::{BYTES, SECONDS, Shape, listen, or_interrupted, with_ceiling};
 use crate::bench::{Cell, Name, NewFiles, PREFIX, Pass, Report, TAIL, megabytes, read_files, seconds, tail};
 use crate::transfer;
 
@@ -52,7 +53,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let bytes = args.file_size_kb.map(|kb| kb * KIB);
     if !args.write {
         let pass = read_files(&args.dir, args.file_count, bytes, threads, &|| stop.check()).map_err(told)?;
-        return args.shape.print(&report(&args.dir, "read", threads, &pass));
+        let report = report(&args.dir, "read", threads, &pass);
+        let ceiling = ceiling_of(daemon(&args.dir).as_ref());
+        return args.shape.print(&with_ceiling(report, ceiling, pass.bytes as f64 / pass.took.as_secs_f64()));
     }
     let files = NewFiles::plan(&args.dir, bytes.unwrap_or(128 * KIB), args.file_count.unwrap_or(1000)).map_err(told)?;
     let written = files.write(threads, &|| stop.check());

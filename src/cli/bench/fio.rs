@@ -6,10 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::super::Failure;
-use super::super::locate::locate;
 use super::super::stop::Stop;
-use super::{Shape, listen, or_interrupted};
-use crate::admin::{Command, Done};
+use super::daemon::{ceiling_of, daemon};
+use super::{Shape, listen, or_interrupted, with_ceiling};
 use crate::bench::{
     Cell, FioError, JOBS, Job, Limits, Name, Process, Ran, Report, Steps, check_fio, check_room, megabytes, percent, remove_tree, run_fio,
     seconds,
@@ -122,7 +121,8 @@ impl Folders {
 }
 
 fn all(args: &Args, dir: &Path, steps: &Steps, limits: &Limits, stop: &Stop) -> Result<Report, Failure> {
-    let daemon = daemon(dir);
+    let stats = daemon(dir);
+    let (daemon, mut best) = (stats.as_ref().map(|stats| Process(stats.pid)), 0.0_f64);
     let report = Report::new("fio").fact(DIR, dir.display().to_string()).fact(SIZE, args.size.as_u64());
     let mut report = report.fact(DAEMON, daemon.map(|Process(pid)| u64::from(pid))).columns(COLUMNS);
     for job in &steps.jobs {
@@ -141,9 +141,11 @@ fn all(args: &Args, dir: &Path, steps: &Steps, limits: &Limits, stop: &Stop) -> 
             let cpu = daemon.and_then(Process::cpu).zip(before).map(|(after, before)| after.saturating_sub(before));
             let peak = daemon.filter(|_| has_peak).and_then(Process::peak_bytes);
             report.row(row(job, section, &ran, cpu, peak));
+            // The ceiling is that of reading.
+            best = if job.writes() { best } else { best.max(ran.bytes_per_second) };
         }
     }
-    Ok(report)
+    Ok(with_ceiling(report, ceiling_of(stats.as_ref()).filter(|_| best > 0.0), best))
 }
 
 fn row(job: &Job, section: &str, ran: &Ran, cpu: Option<Duration>, peak_bytes: Option<u64>) -> [Cell; 8] {
@@ -158,21 +160,4 @@ fn row(job: &Job, section: &str, ran: &Ran, cpu: Option<Duration>, peak_bytes: O
         cpu.map(|cpu| Cell::number(cpu.as_secs_f64() / gib, 3)).into(),
         peak_bytes.map(|bytes| Cell::number(bytes as f64 / f64::from(1 << 20), 1)).into(),
     ]
-}
-
-/// The daemon that serves `dir`, if one of ours does and answers.
-fn daemon(dir: &Path) -> Option<Process> {
-    // Any other directory is as good a place for fio.
-    let located = locate(dir).ok()?;
-    let asked = located
-        .connect()
-        .and_then(|mut client| client.ask(&Command::Stats {}, |_| {}).map_err(|error| Failure::internal(error.to_string())));
-    match asked {
-        Ok(Done::Stats(stats)) => Some(Process(stats.pid)),
-        Ok(_) => None,
-        Err(failure) => {
-            eprintln!("windlass: warning: nothing is known of the daemon: {}", failure.message);
-            None
-        }
-    }
 }
