@@ -89,14 +89,16 @@ pub async fn get(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path)
     let meta = &wanted.meta;
     // Nothing has no sum to be compared.
     let sum = if range == (0..meta.size) && !range.is_empty() { wanted.sum } else { Sum::None };
-    // Of what nobody compares no sum is made.
-    let polynomial = sum.polynomial().or_else(|| how.checkpoints.as_ref().map(|_| Polynomial::Nvme));
     let parts = how.plan.cut(range.clone());
+    // What is one request is not gone on with.
+    let checkpoints = how.checkpoints.as_ref().filter(|_| parts.len() > 1);
+    // Of what nobody compares no sum is made.
+    let polynomial = sum.polynomial().or_else(|| checkpoints.map(|_| Polynomial::Nvme));
     let open = |dir: &PathBuf| {
         let polynomial = polynomial.unwrap_or(Polynomial::Nvme);
         Fetched::open(dir, &how.location, meta, range.clone(), how.plan.part_bytes, polynomial, path)
     };
-    let mut fetched = block_in_place(|| how.checkpoints.as_ref().map(open).transpose())?;
+    let mut fetched = block_in_place(|| checkpoints.map(open).transpose())?;
     let name = fetched.as_ref().map(|fetched| &*fetched.name);
     let target = block_in_place(|| Target::open(path, range.end - range.start, name))?;
     if let Some(fetched) = &mut fetched {

@@ -22,8 +22,8 @@ const FIRST: usize = 8;
 /// More requests that gain less than this gain nothing.
 const GAIN: f64 = 1.02;
 
-/// So much is seen through the noise of any look: there is no need to look longer.
-const CLEAR_GAIN: f64 = 1.25;
+/// Twice the requests that bring so much more are wanted, however short the look was: noise is less.
+const CLEAR_GAIN: f64 = 1.5;
 
 /// How long to look before more requests are said to gain nothing: through the slow start of their connections, and a few times as long as
 /// bytes take to come.

@@ -37,7 +37,7 @@ impl Target {
         if path.is_dir() {
             return Err(failed()(io::ErrorKind::IsADirectory.into()));
         }
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = parent_of(&path);
         let (file, unfinished) = match name {
             None => {
                 let mut builder = Builder::new();
@@ -67,8 +67,7 @@ impl Target {
             Unfinished::Temporary(made) => made.persist(&path).map_err(|error| failed()(error.error))?,
             Unfinished::Kept(kept) => fs::rename(&kept, &path).map_err(failed())?,
         }
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        named(parent)
+        named(parent_of(&path))
     }
 
     /// Removes also what was kept.
@@ -77,6 +76,11 @@ impl Target {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// The directory that a path is in.
+pub(super) fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Has the names in a directory survive a crash.

@@ -15,7 +15,7 @@ use super::get::{Getting, Sum, Wanted, get};
 use super::many::{Crew, Event, Item, Moved, OnFile, is_current};
 use super::names::{Pick, local_name};
 use super::plan::{Asked, Plan};
-use super::target::keep_names;
+use super::target::{keep_names, parent_of};
 use super::walk::{Ahead, Listing, directory_of};
 use super::{Error, Result};
 use crate::store::{Key, ListPage, ObjectMeta, ObjectStore, SYMLINK_SIZE};
@@ -113,7 +113,7 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
     }
 
     async fn bring_named(&mut self, root: &Root) -> Result<()> {
-        self.make(root.dest.parent().unwrap_or(Path::new(".")))?;
+        self.make(parent_of(&root.dest))?;
         let (tree, root, named) = (self.tree.clone(), root.clone(), Arc::clone(&self.named));
         let bringing = async move {
             let details = root.store.details(&root.key).await?;
@@ -140,7 +140,7 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
                 } else if let Some(event) = self.tree.settled(&wanted.meta, &path) {
                     (self.tell)(event);
                 } else {
-                    self.make(path.parent().unwrap_or(Path::new(".")))?;
+                    self.make(parent_of(&path))?;
                     let getting = self.tree.one(root, wanted.meta.size, Arc::clone(&self.named));
                     self.crew.begin(one(getting, Arc::clone(&self.tree.on_file), wanted, path), self.tell).await?;
                 }
@@ -172,7 +172,7 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
 
     /// Makes a directory, unless this run has.
     fn make(&mut self, directory: &Path) -> Result<()> {
-        if self.tree.dry_run || self.made.contains(directory) || directory.as_os_str().is_empty() {
+        if self.tree.dry_run || self.made.contains(directory) {
             return Ok(());
         }
         block_in_place(|| fs::create_dir_all(directory)).map_err(Error::local("make the directory", directory))?;
