@@ -201,9 +201,10 @@ fn numpy(files: &Files) {
 }
 
 fn parquet(files: &Files) {
-    for how in ["table", "table_mapped"] {
-        files.read_whole(READ, how, "table.parquet");
-    }
+    files.read_whole(READ, "table", "table.parquet");
+    // Its threads fault at several places of the map at once: how much is in flight when they meet, and is fetched again, depends on the machine.
+    let (fetched, len) = (files.read(READ, "table_mapped", "table.parquet"), files.len("table.parquet"));
+    assert!(fetched <= len + len / 2, "table_mapped: {fetched} bytes fetched of {len}");
     for how in ["columns", "columns_mapped"] {
         // Two of eight columns, and what lies around their parts.
         let (fetched, len) = (files.read(READ, how, "table.parquet"), files.len("table.parquet"));
