@@ -34,6 +34,9 @@ const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// How long files that are still open may keep the session alive after the mount point is free.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// How long the disk may take at the end for what was read last, which is a quarter of the memory at most.
+const SETTLED: Duration = Duration::from_secs(5);
+
 /// A mount that does not answer within this time does not work.
 const ANSWER: Duration = Duration::from_secs(5);
 
@@ -403,7 +406,24 @@ impl Mounted {
         self.control = None;
         self.pages = None;
         self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)?;
+        self.settle_disk();
         if lost.is_empty() { Ok(()) } else { Err(Error::NotWritten(lost)) }
+    }
+
+    /// Waits for what was read last and is on its way to the disk: the next mount would fetch it again.
+    fn settle_disk(&mut self) {
+        if self.private.is_some() {
+            return;
+        }
+        let reader = self.observer.reader.clone();
+        let (runtime, signals) = (self.runtime.as_ref().expect("only drop takes the runtime"), &mut self.signals);
+        runtime.block_on(async {
+            tokio::select! {
+                () = reader.written() => {}
+                () = tokio::time::sleep(SETTLED) => tracing::warn!("the disk does not follow: what was read last is left out"),
+                ending = signals.next() => tracing::warn!(name = ending.name(), "asked again: what was read last is left out of the disk"),
+            }
+        });
     }
 
     /// Lets those who write come to an end. Returns the files that did not reach the bucket.

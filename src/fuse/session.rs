@@ -22,7 +22,7 @@ use super::channel::Channel;
 use super::filesystem::{Admitted, Asker, Bucket};
 use super::init::Wishes;
 use super::interrupt::look_after;
-use super::request::decode;
+use super::request::{Operation, decode};
 use super::{MAX_WRITE, Options, kernel};
 
 /// More threads than cores lose half of the throughput of many parallel readers.
@@ -68,7 +68,10 @@ impl Session {
             SessionACL::Owner => Admitted::User(user),
         };
         let session = fuser::Session::new(wishes, &mountpoint, &config)?;
-        let session = Self::run(session, bucket(admitted), Some(mountpoint.clone()))?;
+        let session = Self::run(session, bucket(admitted), Some(mountpoint.clone())).inspect_err(|_| {
+            // Nobody would ever answer there.
+            let _ = kernel::unmount(&mountpoint, UnmountFlags::DETACH);
+        })?;
         kernel::set_read_ahead(&mountpoint);
         Ok(session)
     }
@@ -182,7 +185,11 @@ fn serve(bucket: &Bucket, channel: &Arc<Channel>) {
         };
         match decode(&message[..len]) {
             Some((header, operation)) => {
-                tracing::trace!(?header, ?operation, "request");
+                // Without what is written: a megabyte is no line of a log.
+                match &operation {
+                    Operation::Write { handle, offset, data } => tracing::trace!(?header, ?handle, offset, len = data.len(), "write"),
+                    operation => tracing::trace!(?header, ?operation, "request"),
+                }
                 bucket.on_request(Asker { header, channel }, operation);
             }
             None => tracing::error!(len, "the kernel sent less than a header"),

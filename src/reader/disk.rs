@@ -53,6 +53,11 @@ impl Disk {
         Arc::new(Self { spill, mode, units, room, turns: Arc::new(Semaphore::new(WRITES)), metrics, runtime: Handle::current() })
     }
 
+    /// Returns when nothing waits to be written.
+    pub async fn written(&self) {
+        drop(self.room.acquire_many(self.units).await);
+    }
+
     fn units(&self, len: u64) -> u32 {
         u32::try_from(len.div_ceil(UNIT)).map_or(self.units, |units| units.min(self.units))
     }

@@ -204,6 +204,13 @@ impl Reader {
         ObjectHandle { id, object, shared: Arc::clone(shared) }
     }
 
+    /// Returns when all that was read for a disk is on it, or was left out.
+    pub async fn written(&self) {
+        if let Some(disk) = &self.0.disk {
+            disk.written().await;
+        }
+    }
+
     /// Whether anything is kept on a disk.
     pub fn has_disk(&self) -> bool {
         self.0.disk.is_some()

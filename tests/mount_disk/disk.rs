@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
 
+use crate::support::mounts::Mount;
+
 /// Longest wait for the disk to come to rest.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -36,6 +38,13 @@ pub fn used_bytes(directory: &Path) -> u64 {
         _ => entry.metadata().map_or(0, |found| found.blocks() * 512),
     });
     own + below.sum::<u64>()
+}
+
+/// Ends a mount as an operator does: what was read last is on the disk then.
+#[track_caller]
+pub fn end(mut mount: Mount) {
+    mount.signal(rustix::process::Signal::TERM);
+    assert!(mount.wait().success(), "{}", mount.log());
 }
 
 /// Waits until the disk holds `bytes` of objects.

@@ -11,7 +11,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 
 use crate::bytes::{BOTH, KIB, MIB, Through, asked_bytes, gets, open, read_and_compare};
-use crate::disk::{data_files, used_bytes, wait_for_bytes};
+use crate::disk::{data_files, end, used_bytes, wait_for_bytes};
 use crate::support::mounts::{Daemon, Mount, trial};
 use crate::support::{Kind, S3Server};
 
@@ -38,8 +38,7 @@ fn a_second_read() {
     let mount = cached(&server, disk.path());
     read_and_compare(&open(&mount.join("large"), Through::Pages), content, 0..SIZE, MIB);
     assert_eq!(asked_bytes(&gets(&server, "large")), SIZE);
-    wait_for_bytes(disk.path(), SIZE);
-    drop(mount);
+    end(mount);
     server.reset_log();
     for through in BOTH {
         let mount = cached(&server, disk.path());
@@ -60,8 +59,7 @@ fn hybrid() {
     };
     let mount = start();
     read_and_compare(&open(&mount.join("model"), Through::Direct), content, 0..SIZE, MIB);
-    wait_for_bytes(disk.path(), THRESHOLD);
-    drop(mount);
+    end(mount);
     let held: u64 = data_files(disk.path()).iter().map(|path| used_bytes(path)).sum();
     assert!(held <= THRESHOLD + 4 * MIB + 64 * KIB, "{held} bytes are on the disk");
     server.reset_log();

@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use windlass::store::memory::Synthetic;
 
 use crate::bytes::{MIB, Through, open, read_and_compare};
-use crate::disk::{data_files, wait_for_bytes};
+use crate::disk::{data_files, end, wait_for_bytes};
 use crate::kept::cached;
 use crate::support::mounts::{Daemon, Mount, trial, trial_as_root};
 use crate::support::{Kind, S3Server};
@@ -59,8 +59,7 @@ fn without_the_daemon() {
     let content = server.put_synthetic("k", SIZE);
     let mount = cached(&server, disk.path());
     read_and_compare(&open(&mount.join("k"), Through::Direct), content, 0..SIZE, MIB);
-    wait_for_bytes(disk.path(), SIZE);
-    drop(mount);
+    end(mount);
     server.reset_log();
     let mount = cached(&server, disk.path());
     read_until_passed(&mount, &mount.join("k"), content);

@@ -7,7 +7,7 @@ use std::path::Path;
 use libtest_mimic::Trial;
 
 use crate::bytes::{MIB, Through, open, read_and_compare};
-use crate::disk::{FileSystem, data_files, files, wait_for_bytes};
+use crate::disk::{FileSystem, data_files, end, files};
 use crate::kept::cached;
 use crate::support::S3Server;
 use crate::support::mounts::{Daemon, Mount, trial, trial_as_root};
@@ -74,9 +74,8 @@ fn during_at(directory: &Path, harm: impl FnOnce(&Path, &Mount)) {
     let (old, new) = (server.put_synthetic("old", SIZE), server.put_synthetic("new", SIZE));
     let mount = cached(&server, directory);
     read_and_compare(&open(&mount.join("old"), Through::Direct), old, 0..SIZE, MIB);
-    wait_for_bytes(directory, SIZE);
     // A second process that has nothing of it in its memory, and passes no file to the kernel yet.
-    drop(mount);
+    end(mount);
     let mount = cached(&server, directory);
     let (first, second) = (open(&mount.join("old"), Through::Direct), open(&mount.join("new"), Through::Direct));
     read_and_compare(&first, old, 0..8 * MIB, MIB);
