@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
-use tokio::runtime::Handle;
 use zerocopy::IntoBytes;
 
 use crate::vfs::{DirHandle, DirItem, DirPage, Error, HandleId, Inode, Names, Result};
 
 use super::convert::{entry_out, errno, file_type};
+use super::filesystem::{Asker, Bucket};
 use super::reply::{Data, Reply};
 use super::wire::Dirent;
 
@@ -55,13 +55,16 @@ impl Directories {
         self.open.write().remove(&handle);
     }
 
-    /// Answers a listing of at most `size` bytes: at once when the entries are there, else from a task.
-    pub fn read<L: Listing>(&self, handle: HandleId, offset: u64, size: u32, reply: Reply<Data>, runtime: &Handle) {
-        let Some(directory) = self.open.read().get(&handle).cloned() else { return reply.error(errno(L::NAME, &Error::BadHandle)) };
+    /// Answers a listing of at most `size` bytes: at once when the entries are there, else from a task, in which it can be interrupted.
+    pub fn read<L: Listing>(&self, handle: HandleId, offset: u64, size: u32, asker: Asker<'_>, bucket: &Bucket) {
+        let Some(directory) = self.open.read().get(&handle).cloned() else {
+            return asker.reply::<Data>().error(errno(L::NAME, &Error::BadHandle));
+        };
         match L::try_page(&directory, offset) {
-            Some(result) => finish::<L>(result, size, reply),
+            Some(result) => finish::<L>(result, size, asker.reply()),
             None => {
-                runtime.spawn(async move { finish::<L>(L::page(&directory, offset).await, size, reply) });
+                let reply = bucket.patient(asker);
+                bucket.runtime.spawn(async move { finish::<L>(L::page(&directory, offset).await, size, reply) });
             }
         }
     }

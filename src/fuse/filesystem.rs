@@ -107,11 +107,9 @@ impl Bucket {
             // The kernel checks permissions itself (default_permissions).
             Operation::Access => asker.reply::<Empty>().error(libc::ENOSYS),
             Operation::Opendir => self.opendir(asker),
-            Operation::Readdir { handle, offset, size } => {
-                self.directories.read::<Plain>(handle, offset, size, self.patient(asker), &self.runtime)
-            }
+            Operation::Readdir { handle, offset, size } => self.directories.read::<Plain>(handle, offset, size, asker, self),
             Operation::Readdirplus { handle, offset, size } => {
-                self.directories.read::<Plus>(handle, offset, size, self.patient(asker), &self.runtime);
+                self.directories.read::<Plus>(handle, offset, size, asker, self);
             }
             Operation::Releasedir { handle } => {
                 self.directories.release(handle);

@@ -70,17 +70,18 @@ pub(super) mod notify {
     pub const INVAL_ENTRY: i32 = 3;
 }
 
-/// Structures that come from the kernel.
-macro_rules! from_kernel {
+/// Structures that come from the kernel or go there, laid out as C does.
+macro_rules! structures {
     ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
         #[repr(C)]
         pub(super) struct $name { $(pub $field: $type,)* }
     )*};
 }
 
-from_kernel! {
+// What comes from the kernel.
+structures! {
     /// Before every request.
     InHeader { len: u32, opcode: u32, unique: u64, ino: u64, uid: u32, gid: u32, thread: u32, extensions_len: u16, padding: u16, }
     ForgetIn { lookups: u64, }
@@ -110,17 +111,8 @@ from_kernel! {
     FallocateIn { fh: u64, offset: u64, length: u64, mode: i32, padding: u32, }
 }
 
-/// Structures that go to the kernel.
-macro_rules! to_kernel {
-    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty,)* })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoBytes, KnownLayout, Immutable)]
-        #[repr(C)]
-        pub(super) struct $name { $(pub $field: $type,)* }
-    )*};
-}
-
-to_kernel! {
+// What goes to the kernel.
+structures! {
     /// Before every answer.
     OutHeader { len: u32, error: i32, unique: u64, }
     Attr {

@@ -80,8 +80,7 @@ impl DirPage {
         self.entries
     }
 
-    /// Gives entries to `add` until it says that it took no more (true, as fuser's `add` does for the one that did
-    /// not fit).
+    /// Gives entries to `add` until it says true, which it does for the one that did not fit.
     pub fn fill(&self, mut add: impl FnMut(DirItem<'_>) -> bool) {
         for item in self.dots() {
             if add(item) {
