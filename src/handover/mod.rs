@@ -1,0 +1,11 @@
+//! How a mount goes from one process to another over a unix socket: descriptors of /dev/fuse together with what is to be mounted there. Who has
+//! the privilege to mount sends, who serves the mount receives. It mounts nothing and reads no option. Invariant: a descriptor that came in is
+//! owned by whoever has the message, and none outlives it.
+
+mod link;
+mod message;
+mod place;
+
+pub use link::{Error, Link};
+pub use message::{Environment, Message};
+pub use place::{Door, Place};

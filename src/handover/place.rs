@@ -1,0 +1,162 @@
+//! Where a unix socket lies. The address of a socket has room for 107 bytes, while volumes of Kubernetes lie deeper: the directory is opened
+//! and the socket is reached through it. Invariant: a socket that was made here is removed by whoever made it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+/// A name in a directory that is held open.
+#[derive(Debug)]
+pub struct Place {
+    directory: OwnedFd,
+    name: OsString,
+}
+
+impl Place {
+    /// That of `path`.
+    ///
+    /// # Errors
+    /// When its directory cannot be opened, or it names none.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it is no name of a file"))?;
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = rustix::fs::open(parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(Self { directory, name: name.to_owned() })
+    }
+
+    /// `name` in a directory that was opened with the care it needs: whoever may write above it could have put a link there.
+    pub fn within(directory: OwnedFd, name: &OsStr) -> Self {
+        Self { directory, name: name.to_owned() }
+    }
+
+    /// Connects to who listens there.
+    ///
+    /// # Errors
+    /// What connect(2) says.
+    pub fn connect(&self) -> io::Result<UnixStream> {
+        UnixStream::connect(self.path())
+    }
+
+    /// Listens there, in place of a socket that nobody listens at any more.
+    ///
+    /// # Errors
+    /// AddrInUse when somebody does, or when it is no socket; else what bind(2) says.
+    pub fn listen(self) -> io::Result<Door> {
+        let path = self.path();
+        let listener = match UnixListener::bind(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && self.is_left_behind() => {
+                fs::remove_file(&path)?;
+                UnixListener::bind(&path)?
+            }
+            bound => bound?,
+        };
+        let identity = self.identity()?;
+        Ok(Door { listener, place: self, identity })
+    }
+
+    fn is_left_behind(&self) -> bool {
+        UnixStream::connect(self.path()).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+            && rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
+                .is_ok_and(|found| rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Socket)
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.directory.as_fd().as_raw_fd().to_string()).join(&self.name)
+    }
+
+    /// Device and inode number of what is there.
+    fn identity(&self) -> io::Result<(u64, u64)> {
+        let found = rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok((found.st_dev, found.st_ino))
+    }
+}
+
+/// A socket that listens. Dropped, its file goes.
+#[derive(Debug)]
+pub struct Door {
+    listener: UnixListener,
+    place: Place,
+    identity: (u64, u64),
+}
+
+impl Door {
+    /// Who connects next.
+    ///
+    /// # Errors
+    /// What accept(2) says.
+    pub fn accept(&self) -> io::Result<UnixStream> {
+        self.listener.accept().map(|(stream, _)| stream)
+    }
+
+    /// The socket, to be waited for.
+    pub fn socket(&self) -> &UnixListener {
+        &self.listener
+    }
+
+    /// Lets `mode` say who may connect.
+    ///
+    /// # Errors
+    /// What chmod(2) says.
+    pub fn permit(&self, mode: u32) -> io::Result<()> {
+        rustix::fs::chmodat(&self.place.directory, &self.place.name, Mode::from_raw_mode(mode), AtFlags::empty())?;
+        Ok(())
+    }
+
+    /// Gives the socket to `uid`, so that it may connect.
+    ///
+    /// # Errors
+    /// What chown(2) says.
+    pub fn give_to(&self, uid: u32, gid: Option<u32>) -> io::Result<()> {
+        let owner = rustix::fs::Uid::from_raw(uid);
+        let group = gid.map(rustix::fs::Gid::from_raw);
+        rustix::fs::chownat(&self.place.directory, &self.place.name, Some(owner), group, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(())
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        // Unless somebody has put another one there meanwhile.
+        if self.place.identity().is_ok_and(|found| found == self.identity)
+            && let Err(error) = rustix::fs::unlinkat(&self.place.directory, &self.place.name, AtFlags::empty())
+        {
+            tracing::debug!(name = %self.place.name.display(), %error, "a socket stays behind");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_may_lie_deeper_than_its_address_has_room_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let deep = dir.path().join("a".repeat(120)).join("b".repeat(120));
+        fs::create_dir_all(&deep).unwrap();
+        let path = deep.join("mount.sock");
+        let door = Place::of(&path).unwrap().listen().unwrap();
+        Place::of(&path).unwrap().connect().unwrap();
+        door.accept().unwrap();
+        assert_eq!(Place::of(&path).unwrap().listen().unwrap_err().kind(), io::ErrorKind::AddrInUse, "somebody listens");
+        drop(door);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_replaced_and_what_is_no_socket_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mount.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "its file stays");
+        drop(Place::of(&path).unwrap().listen().unwrap());
+        fs::write(&path, "mine").unwrap();
+        assert!(Place::of(&path).unwrap().listen().is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    }
+}
