@@ -12,7 +12,7 @@ mod memory;
 mod sockets;
 mod window;
 
-pub use descriptor::{close, duplicate};
+pub use descriptor::{Readiness, adopt, close, duplicate, readiness};
 pub use front::{FrontReader, FrontWriter, front};
 pub use fuse_device::{another_fuse_device, close_fuse_backing, open_fuse_backing};
 pub use lease::is_open_elsewhere;
