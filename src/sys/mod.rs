@@ -16,6 +16,6 @@ pub use descriptor::{close, duplicate};
 pub use front::{FrontReader, FrontWriter, front};
 pub use fuse_device::{another_fuse_device, close_fuse_backing, open_fuse_backing};
 pub use lease::is_open_elsewhere;
-pub use memory::Memory;
+pub use memory::{HUGE_PAGE, Memory};
 pub use sockets::tcp_connections;
 pub use window::Window;
