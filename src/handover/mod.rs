@@ -2,10 +2,14 @@
 //! the privilege to mount sends, who serves the mount receives. It mounts nothing and reads no option. Invariant: a descriptor that came in is
 //! owned by whoever has the message, and none outlives it.
 
+mod keeper;
+mod line;
 mod link;
 mod message;
 mod place;
 
+pub use keeper::{Failed, Keeper, Report};
+pub use line::{Inherited, Line, Wish};
 pub use link::{Error, Link};
 pub use message::{Environment, Message};
 pub use place::{Door, Place};
