@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::foreign::{self, MountWord, Program};
-use super::table::{self, OPTIONS, Rule, Spec, Status};
+use super::table::{self, OPTIONS, Rule, Spec};
 use super::value::Value;
 use super::{Error, file, value};
 use crate::units::ByteSize;
@@ -205,21 +205,7 @@ impl Values {
         self.check_secret(spec, word, &origin)?;
         let Some(text) = apply(rule, spec, text).map_err(|reason| refused(word, text, reason, &origin, spec))? else { return Ok(()) };
         let value = spec.kind.parse(&text).map_err(|reason| refused(word, Some(&text), reason, &origin, spec))?;
-        self.accept(spec, word, value, origin)
-    }
-
-    fn accept(&mut self, spec: &'static Spec, word: &str, value: Value, origin: Origin) -> Result<(), Error> {
-        match spec.status {
-            Status::Later { why, neutral } if !neutral.contains(&value.plain().as_str()) => {
-                if self.program == Program::Native {
-                    return Err(Error::Unavailable { word: word.to_owned(), value: value.plain(), why });
-                }
-                self.notes.push(format!("option {word} is not available in this version and has no effect: {why}"));
-            }
-            _ => {
-                self.set.insert(spec.name, (value, origin));
-            }
-        }
+        self.set.insert(spec.name, (value, origin));
         Ok(())
     }
 

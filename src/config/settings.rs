@@ -13,7 +13,7 @@ use super::{Error, Program};
 use crate::handover::Meeting;
 use crate::reader::ReadMode;
 use crate::spill::Bounds;
-use crate::store::{CredentialOptions, Dialect, Signature, Sse, StaticKeys};
+use crate::store::{CredentialOptions, Dialect, Exit, Signature, Sse, StaticKeys};
 use crate::units::ByteSize;
 use crate::{admin, budget, fuse, logging, reader, store, vfs, writer};
 
@@ -211,12 +211,12 @@ impl Settings {
 }
 
 impl Values {
-    /// Every option as a line of a TOML file, with the origin as a comment. What is not set, or not available, is a
+    /// Every option as a line of a TOML file, with the origin as a comment. What is not set is a
     /// comment altogether, so that the text can be used as a file.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         let mut group = "";
-        for spec in OPTIONS.iter().filter(|spec| spec.is_ready() || self.get(spec.name).is_some()) {
+        for spec in OPTIONS {
             if spec.group != group {
                 group = spec.group;
                 text += &format!("\n# {group}\n");
@@ -307,6 +307,7 @@ impl Values {
             request_timeout: self.time("request-timeout"),
             stall_timeout: self.time("stall-timeout"),
             redirect_hosts: self.redirect_hosts()?,
+            exits: self.exits()?,
             sse: self.sse()?.0,
             sse_key_id: self.sse()?.1,
             storage_class: self.text("storage-class"),
@@ -350,6 +351,15 @@ impl Values {
             (_, None) => Ok((sse, None)),
             (_, Some(_)) => Err(Error::Conflict("sse-key-id goes with sse=kms".into())),
         }
+    }
+
+    fn exits(&self) -> Result<Vec<Exit>, Error> {
+        let Some(list) = self.text("bind") else { return Ok(Vec::new()) };
+        let exits: Result<_, String> = list.split([',', ' ', ';']).filter(|word| !word.is_empty()).map(str::parse).collect();
+        exits.map_err(|reason| {
+            let origin = self.get("bind").map_or(Origin::Default, |(_, origin)| origin.clone());
+            Error::Value { word: "bind".into(), text: list.clone(), reason, origin }
+        })
     }
 
     fn redirect_hosts(&self) -> Result<Vec<String>, Error> {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, size_of};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use fuser::{Config, MountOption, SessionACL};
 use rustix::mount::UnmountFlags;
 use tokio::sync::watch;
 
+use crate::sys::{HUGE_PAGE, Memory, Window};
 use crate::vfs::{Expired, Inode};
 
 use super::channel::Channel;
@@ -23,6 +24,7 @@ use super::filesystem::{Admitted, Asker, Bucket};
 use super::init::{Agreed, Wishes, agree};
 use super::interrupt::look_after;
 use super::request::{Operation, decode};
+use super::wire::{InHeader, WriteIn};
 use super::{MAX_WRITE, Options, kernel};
 
 /// More threads than cores lose half of the throughput of many parallel readers.
@@ -31,7 +33,15 @@ fn threads() -> usize {
 }
 
 /// Room for the largest message: a WRITE, behind a page of its own (`fuse_dev_do_read` wants no less).
-const MESSAGE_BYTES: usize = MAX_WRITE as usize + 4096;
+const MESSAGE_BYTES: usize = MAX_WRITE as usize + PAGE;
+
+const PAGE: usize = 4096;
+
+/// Where a message begins in its memory: so that what a WRITE brings, behind two headers, begins with a page and the kernel copies whole pages.
+const LEAD: usize = PAGE - WRITE_HEADERS;
+
+/// `struct fuse_in_header` and `struct fuse_write_in`.
+const WRITE_HEADERS: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
 /// A session whose threads answer the kernel.
 pub struct Session {
@@ -102,7 +112,9 @@ impl Session {
             let mut own = || clones.next().map_or_else(|| channel.another(), Ok);
             let channel = if number == 0 { Arc::clone(&channel) } else { own().map_or_else(|_| Arc::clone(&channel), Arc::new) };
             let served = Arc::clone(&served);
-            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel))?;
+            // Of huge pages: the kernel looks up every page that it writes to.
+            let memory = Window::new(Memory::map((LEAD + MESSAGE_BYTES).next_multiple_of(HUGE_PAGE))?, LEAD + MESSAGE_BYTES);
+            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel, memory))?;
         }
         Ok(session)
     }
@@ -187,10 +199,10 @@ impl Drop for End {
 }
 
 /// Answers requests until the mount is gone.
-fn serve(bucket: &Bucket, channel: &Arc<Channel>) {
-    let mut message = vec![0; MESSAGE_BYTES];
+fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut memory: Window<Memory>) {
+    let message = &mut memory.bytes_mut()[LEAD..];
     loop {
-        let len = match channel.receive(&mut message) {
+        let len = match channel.receive(message) {
             Ok(Some(len)) => len,
             Ok(None) => return,
             Err(error) => {

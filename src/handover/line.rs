@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{Error, Link};
+use super::{Error, Link, Wishes};
 
 /// Longest wait for a keeper that does not read: what is said here fits into the buffer of the socket.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,6 +22,10 @@ enum Word<'a> {
     Session(&'a Value),
     Ready(bool),
     Failed(&'a Failed),
+    /// It was asked to leave, answers no more and ends.
+    Left(bool),
+    /// It was asked to leave and stays, and why.
+    Stays(&'a str),
 }
 
 /// Why there is no mount, or why it ended badly.
@@ -75,6 +79,30 @@ impl Line {
     /// When the keeper is gone.
     pub fn keep(&self, session: &Value, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
         self.say(&Word::Session(session), descriptors)
+    }
+
+    /// The mount is left to the daemon after this one.
+    ///
+    /// # Errors
+    /// When the keeper is gone.
+    pub fn left(&self) -> Result<(), Error> {
+        self.say(&Word::Left(true), &[])
+    }
+
+    /// It is not, and why.
+    ///
+    /// # Errors
+    /// When the keeper is gone.
+    pub fn stays(&self, why: &str) -> Result<(), Error> {
+        self.say(&Word::Stays(why), &[])
+    }
+
+    /// What the keeper says from now on. For one listener.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn wishes(&self) -> std::io::Result<Wishes> {
+        Ok(Wishes(Link::new(self.0.lock().stream().try_clone()?)))
     }
 
     fn say(&self, word: &Word<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {

@@ -1,7 +1,7 @@
 //! The rows of the table, in the order in which `--print-config` and the help show them. Native defaults are those of
 //! the layers' own `Options`; a test keeps the two equal.
 
-use super::{Alias, Kind, Rule, Spec, Status, count, count_or_auto, size, time, ttl};
+use super::{Alias, Kind, Rule, Spec, count, count_or_auto, size, time, ttl};
 use crate::units::ByteSize;
 
 const ROW: Spec = Spec {
@@ -11,7 +11,6 @@ const ROW: Spec = Spec {
     ossfs: None,
     ossfs2: None,
     aliases: &[],
-    status: Status::Ready,
     has_flag: true,
     short: None,
     fixed: Some(""),
@@ -28,10 +27,6 @@ const MOUNT: Spec = Spec { group: "Mount", fixed: Some("the kernel was told once
 const LOG: Spec = Spec { group: "Log and daemon", fixed: Some("it is acted on once, at the beginning"), ..ROW };
 const WRITE: Spec = Spec { group: "Writing", fixed: Some("files that are being written were begun by it"), ..ROW };
 const DISK: Spec = Spec { group: "Disk", fixed: Some("the disk was opened by it"), ..ROW };
-
-const fn later(why: &'static str, neutral: &'static [&'static str]) -> Status {
-    Status::Later { why, neutral }
-}
 
 const fn same(word: &'static str) -> Alias {
     Alias { word, rule: Rule::Same }
@@ -116,8 +111,7 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "bind",
         aliases: &[same("bind_ips")],
-        status: later("connections leave from the address that the routing table chooses", &[]),
-        help: "Source addresses or interfaces over which connections are spread",
+        help: "Source addresses or interfaces from which connections to the store leave in turns, separated by commas",
         ..BUCKET
     },
     Spec { name: "profile", help: "Named profile of the store's shared credential files", ..ACCESS },
