@@ -33,7 +33,7 @@ use tokio::runtime::Handle;
 use crate::admin::Observer;
 use crate::vfs::{Edits, Files, Names};
 
-pub use kernel::unmount;
+pub use kernel::{device_of, set_read_ahead, unmount};
 pub use options::Options;
 pub use session::Session;
 

@@ -72,7 +72,7 @@ impl Session {
             // Nobody would ever answer there.
             let _ = kernel::unmount(&mountpoint, UnmountFlags::DETACH);
         })?;
-        kernel::set_read_ahead(&mountpoint);
+        kernel::set_read_ahead(&mountpoint, kernel::READ_AHEAD_KIB);
         Ok(session)
     }
 
