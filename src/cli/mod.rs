@@ -5,6 +5,7 @@
 mod bench;
 mod cat;
 mod completions;
+mod csi;
 mod ctl;
 mod daemon;
 mod demo;
@@ -19,7 +20,6 @@ mod ls;
 mod man;
 mod many;
 mod mount;
-mod mountinfo;
 mod mountpoint;
 mod mpu;
 mod progress;
@@ -43,6 +43,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Program};
+use crate::mountinfo;
 
 /// How a program of this house ends when it does not succeed.
 #[derive(Debug)]
@@ -100,6 +101,7 @@ enum Command {
     Rm(rm::Args),
     Bench(bench::Args),
     Mpu(mpu::Args),
+    Csi(Box<csi::Args>),
     Completions(completions::Args),
     Man(man::Args),
     // A new subcommand is a file of its own, a line here and a line in `dispatch`.
@@ -155,6 +157,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Rm(args) => rm::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Mpu(args) => mpu::run(&args),
+            Command::Csi(args) => csi::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),
             Command::Man(args) => man::run(&args, Cli::command()),
         },
