@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::MissedTickBehavior;
 
-use crate::admin::{Listen, Listener, Observer, Pages, Server, Subject};
+use crate::admin::{CounterFiles, Listen, Listener, Observer, Pages, Server, Subject};
 use crate::budget::Budget;
 use crate::config::{MountTarget, Settings};
 use crate::fuse::{self, Session, Tree};
@@ -60,6 +60,8 @@ pub struct Mounted {
     control: Option<Server>,
     /// What it serves over HTTP.
     pages: Option<Pages>,
+    /// What it writes into files for those who look there.
+    counters: Option<CounterFiles>,
     signals: Signals,
     unmounted: bool,
 }
@@ -212,11 +214,23 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
     let tree = Tree { names, files: Arc::clone(&files), edits: edits.clone(), observer: Arc::clone(&observer) };
     let session = Arc::new(attach(settings, tree, &runtime)?);
     let drain = settings.drain_timeout;
-    let mut mounted =
-        Mounted { runtime: Some(runtime), session, edits, drain, observer, private, control: None, pages: None, signals, unmounted: false };
+    let mut mounted = Mounted {
+        runtime: Some(runtime),
+        session,
+        edits,
+        drain,
+        observer,
+        private,
+        control: None,
+        pages: None,
+        counters: None,
+        signals,
+        unmounted: false,
+    };
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
     mounted.control = mounted.listen(settings, store.switches().clone());
+    mounted.counters = mounted.write_counters(settings);
     mounted.pages = listener.map(|listener| mounted.serve_pages(listener)).transpose()?;
     if let Some(edits) = mounted.edits.clone() {
         // Beside the mount: it may have to upload much.
@@ -381,6 +395,19 @@ impl Mounted {
         Pages::start(listener, Arc::clone(&self.observer), self.runtime().handle()).map_err(|source| Error::Listen { place, source })
     }
 
+    /// Writes counters into files, when somebody wants them there.
+    fn write_counters(&self, settings: &Settings) -> Option<CounterFiles> {
+        let wanted = settings.admin.files.as_ref()?;
+        let Some(directory) = wanted.find(&self.observer.mountpoint) else {
+            tracing::warn!(
+                "metrics-dir=auto: no directory below /var/run/ossfs has a mount_point_info with this mount point: no counters are written"
+            );
+            return None;
+        };
+        tracing::info!(directory = %directory.display(), "counters are written into files");
+        Some(CounterFiles::start(directory, Arc::clone(&self.observer), self.runtime().handle()))
+    }
+
     /// Asks the mount for its root, as the first user will.
     fn wait_for_answer(&self, target: &MountTarget) -> Result<(), Error> {
         let MountTarget::Directory(path) = target else { return Ok(()) };
@@ -405,6 +432,7 @@ impl Mounted {
         // Before the mount, whose number another one may get.
         self.control = None;
         self.pages = None;
+        self.counters = None;
         self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)?;
         self.settle_disk();
         if lost.is_empty() { Ok(()) } else { Err(Error::NotWritten(lost)) }

@@ -20,6 +20,7 @@ const LAYERS: &[&[&str]] = &[
     &["transfer"],
     &["bench"],
     &["mount"],
+    &["standin"],
     &["demo"],
     &["cli"],
     // The roots of the two crates.

@@ -6,6 +6,7 @@
 
 mod answers;
 mod client;
+mod counter_files;
 mod listen;
 mod observer;
 mod openmetrics;
@@ -18,6 +19,7 @@ mod warm;
 
 pub use answers::{Forget, Live, Subject};
 pub use client::{Client, Error};
+pub use counter_files::{CounterFiles, MetricsDir};
 pub use listen::{Listen, Listener};
 pub use observer::Observer;
 pub use pages::Pages;
@@ -35,4 +37,6 @@ pub struct Options {
     pub directories: Vec<PathBuf>,
     /// Where metrics are served over HTTP; none: nowhere.
     pub metrics: Option<Listen>,
+    /// Where counters are written to files; none: nowhere.
+    pub files: Option<MetricsDir>,
 }

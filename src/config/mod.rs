@@ -13,7 +13,7 @@ mod value;
 
 use std::path::PathBuf;
 
-pub use foreign::Program;
+pub use foreign::{Program, takes_value};
 pub use gather::{Input, Origin, Values};
 pub use live::change;
 pub use settings::{MountTarget, Place, Preload, Settings, socket_directories};
