@@ -13,7 +13,7 @@ use super::{Error, Program};
 use crate::handover::Meeting;
 use crate::reader::ReadMode;
 use crate::spill::Bounds;
-use crate::store::{CredentialOptions, Dialect, Exit, Signature, Sse, StaticKeys};
+use crate::store::{CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, WebIdentity};
 use crate::units::ByteSize;
 use crate::{admin, budget, fuse, logging, reader, store, vfs, writer};
 
@@ -382,14 +382,35 @@ impl Values {
             (None, None) => None,
             _ => return Err(Error::Conflict("access-key-id and access-key-secret go together: one of them is missing".into())),
         };
+        let key_files = match (self.path("access-key-id-file"), self.path("access-key-secret-file")) {
+            (Some(id), Some(secret)) => Some(KeyFiles { id, secret, token: self.path("session-token-file") }),
+            (None, None) => None,
+            _ => return Err(Error::Conflict("access-key-id-file and access-key-secret-file go together: one of them is missing".into())),
+        };
         Ok(CredentialOptions {
             keys,
             profile: self.text("profile"),
             passwd_file: self.path("passwd-file"),
+            key_files,
+            web_identity: self.web_identity(),
             process: self.text("credential-process"),
             // ossfs takes the whole address of the metadata service, whose last part is the role.
             ram_role: self.text("ram-role").map(|role| role.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned()),
         })
+    }
+
+    /// None: nothing was said of a role.
+    fn web_identity(&self) -> Option<WebIdentity> {
+        let identity = WebIdentity {
+            role_arn: self.text("role-arn"),
+            provider_arn: self.text("oidc-provider-arn"),
+            token_file: self.path("oidc-token-file"),
+            session_name: self.text("role-session-name"),
+            sts_endpoint: self.text("sts-endpoint"),
+            then_role_arn: self.text("assume-role-arn"),
+            external_id: self.text("assume-role-external-id"),
+        };
+        Some(identity).filter(|identity| *identity != WebIdentity::default())
     }
 
     fn reader(&self) -> reader::Options {
@@ -454,7 +475,11 @@ impl Values {
     fn admin(&self, environment: &[(String, String)]) -> Result<admin::Options, Error> {
         let metrics = self.text("metrics-listen").map(|text| text.parse().map_err(|reason| self.refused("metrics-listen", text, reason)));
         let directories = socket_directories(rustix::process::geteuid().as_raw(), environment);
-        Ok(admin::Options { directories, metrics: metrics.transpose()? })
+        let files = self.text("metrics-dir").map(|text| match text.as_str() {
+            "auto" => admin::MetricsDir::OfTheDriver,
+            path => admin::MetricsDir::At(std::path::absolute(path).unwrap_or_else(|_| path.into())),
+        });
+        Ok(admin::Options { directories, metrics: metrics.transpose()?, files })
     }
 
     fn fuse(&self) -> fuse::Options {
