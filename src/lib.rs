@@ -23,7 +23,7 @@
 //!     exhaustive table, and is logged once, where it ends.
 //!
 //! The modules import in one direction only: [`cli`], then [`demo`], [`standin`], [`mount`], [`bench`](mod@bench), [`transfer`], [`config`], [`fuse`], [`admin`], [`vfs`], [`writer`],
-//! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`handover`], [`logging`], [`metrics`],
+//! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`lasting`], [`handover`], [`logging`], [`metrics`],
 //! [`signals`], [`sys`] and [`units`].
 
 #![deny(clippy::unwrap_used)]
@@ -36,6 +36,7 @@ pub mod config;
 pub mod demo;
 pub mod fuse;
 pub mod handover;
+pub mod lasting;
 pub mod logging;
 pub mod metrics;
 pub mod mount;

@@ -7,6 +7,7 @@
 mod answers;
 mod client;
 mod counter_files;
+mod health;
 mod listen;
 mod observer;
 mod openmetrics;
@@ -20,6 +21,7 @@ mod warm;
 pub use answers::{Forget, Live, Subject};
 pub use client::{Client, Error};
 pub use counter_files::{CounterFiles, MetricsDir};
+pub use health::{Health, Stage};
 pub use listen::{Listen, Listener};
 pub use observer::Observer;
 pub use pages::Pages;

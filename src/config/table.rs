@@ -28,8 +28,6 @@ pub struct Spec {
     pub mountpoint: Option<&'static str>,
     /// Other spellings.
     pub aliases: &'static [Alias],
-    /// Whether this version can do it.
-    pub status: Status,
     /// Whether `mount` has a flag of this name; the others are positional, or must not be seen in a process list.
     pub has_flag: bool,
     /// One letter for the flag.
@@ -77,17 +75,6 @@ impl Rule {
     }
 }
 
-/// Whether this version can do it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    Ready,
-    /// Known, checked and refused with this reason, except for the values that mean what is done anyway.
-    Later {
-        why: &'static str,
-        neutral: &'static [&'static str],
-    },
-}
-
 impl Spec {
     /// Name of its environment variable.
     pub fn variable(&self) -> String {
@@ -107,11 +94,6 @@ impl Spec {
             Program::Ossfs2 => self.ossfs2,
             Program::Mountpoint => self.mountpoint,
         }
-    }
-
-    /// Whether help and completions show it.
-    pub fn is_ready(&self) -> bool {
-        self.status == Status::Ready
     }
 }
 

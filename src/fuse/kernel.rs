@@ -11,12 +11,13 @@ use rustix::mount::UnmountFlags;
 /// KiB of read-ahead. The kernel's 128 makes it read in 128 KiB pieces; from one READ (1 MiB) on more brings nothing.
 const READ_AHEAD_KIB: u32 = 1024;
 
-/// Raises the read-ahead of the mount at `mountpoint`. Only root can; without it reads are smaller, not wrong.
-pub(super) fn set_read_ahead(mountpoint: &Path) {
+/// Raises the read-ahead of the mount at `mountpoint`, not above `max_bytes`. Only root can; without it reads are smaller, not wrong.
+pub(super) fn set_read_ahead(mountpoint: &Path, max_bytes: u32) {
     let Some(device) = device_of(mountpoint) else { return };
     let path = PathBuf::from(format!("/sys/class/bdi/{device}/read_ahead_kb"));
-    match fs::write(&path, READ_AHEAD_KIB.to_string()) {
-        Ok(()) => tracing::debug!(path = %path.display(), kib = READ_AHEAD_KIB, "read-ahead set"),
+    let kib = READ_AHEAD_KIB.min(max_bytes >> 10);
+    match fs::write(&path, kib.to_string()) {
+        Ok(()) => tracing::debug!(path = %path.display(), kib, "read-ahead set"),
         Err(error) => {
             tracing::info!(path = %path.display(), %error, "read-ahead stays at the kernel's default: buffered reads will be slower")
         }

@@ -8,7 +8,7 @@ mod operations;
 mod reading;
 mod requests;
 
-pub use counter::{Counter, Sharded};
+pub use counter::{Counter, Largest, Sharded};
 pub use histogram::{BOUNDS, Histogram};
 pub use operations::{Call, Operations};
 pub use reading::{Reading, Spread};
@@ -118,6 +118,8 @@ pub struct Metrics {
     pub window_misses: Sharded,
     /// Time from a READ of the kernel to its answer.
     pub read_seconds: Histogram<16>,
+    /// The longest READ of the kernel.
+    pub longest_read_bytes: Largest,
     /// Bytes taken from write(2).
     pub written_bytes: Sharded,
     /// What programs asked for beside reads, by the name of the call.

@@ -1,7 +1,7 @@
 //! The rows of the table, in the order in which `--print-config` and the help show them. Native defaults are those of
 //! the layers' own `Options`; a test keeps the two equal.
 
-use super::{Alias, Kind, Rule, Spec, Status, count, count_or_auto, size, time, ttl};
+use super::{Alias, Kind, Rule, Spec, count, count_or_auto, size, time, ttl};
 use crate::units::ByteSize;
 
 const ROW: Spec = Spec {
@@ -12,7 +12,6 @@ const ROW: Spec = Spec {
     ossfs2: None,
     mountpoint: None,
     aliases: &[],
-    status: Status::Ready,
     has_flag: true,
     short: None,
     fixed: Some(""),
@@ -29,10 +28,6 @@ const MOUNT: Spec = Spec { group: "Mount", fixed: Some("the kernel was told once
 const LOG: Spec = Spec { group: "Log and daemon", fixed: Some("it is acted on once, at the beginning"), ..ROW };
 const WRITE: Spec = Spec { group: "Writing", fixed: Some("files that are being written were begun by it"), ..ROW };
 const DISK: Spec = Spec { group: "Disk", fixed: Some("the disk was opened by it"), ..ROW };
-
-const fn later(why: &'static str, neutral: &'static [&'static str]) -> Status {
-    Status::Later { why, neutral }
-}
 
 const fn same(word: &'static str) -> Alias {
     Alias { word, rule: Rule::Same }
@@ -120,8 +115,7 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "bind",
         aliases: &[same("bind_ips")],
-        status: later("connections leave from the address that the routing table chooses", &[]),
-        help: "Source addresses or interfaces over which connections are spread",
+        help: "Source addresses or interfaces from which connections to the store leave in turns, separated by commas",
         ..BUCKET
     },
     Spec { name: "profile", help: "Named profile of the store's shared credential files", ..ACCESS },
@@ -129,48 +123,59 @@ pub static OPTIONS: &[Spec] = &[
         name: "passwd-file",
         kind: Kind::Path,
         aliases: &[same("secret_store_dir")],
-        help: "File of bucket:key:secret or key:secret lines, readable by its owner only; or a directory with a file for each, such as AccessKeyId",
+        help: "File of bucket:key:secret or key:secret lines, readable by its owner only, or a directory with a file for each field, as Kubernetes mounts secrets",
         ..ACCESS
     },
-    Spec { name: "credential-process", help: "Command that prints credentials as JSON", ..ACCESS },
-    Spec { name: "ram-role", help: "ECS RAM role whose credentials the metadata service gives out (OSS)", ..ACCESS },
     Spec {
         name: "access-key-id-file",
         kind: Kind::Path,
         aliases: &[same("oss_sts_multi_conf_ak_file")],
-        help: "File that holds an access key and nothing else",
+        help: "File with the access key alone",
         ..ACCESS
     },
     Spec {
         name: "access-key-secret-file",
         kind: Kind::Path,
         aliases: &[same("oss_sts_multi_conf_sk_file")],
-        help: "File with its secret",
+        help: "File with its secret alone",
         ..ACCESS
     },
     Spec {
         name: "session-token-file",
         kind: Kind::Path,
         aliases: &[same("oss_sts_multi_conf_token_file")],
-        help: "File with the token that goes with temporary keys",
+        help: "File with the token of temporary keys alone",
         ..ACCESS
     },
+    Spec { name: "credential-process", help: "Command that prints credentials as JSON", ..ACCESS },
+    Spec { name: "ram-role", help: "ECS RAM role whose credentials the metadata service gives out (OSS)", ..ACCESS },
     Spec {
         name: "role-arn",
         aliases: &[same("rrsa_role_arn")],
-        help: "Role that is assumed with a token of the cluster (IRSA, RRSA). Default, as for the four that follow: what the environment says",
+        help: "Role that a token of the cluster stands for (IRSA, RRSA); what is not said of it comes from the variables of the vendor's tools",
         ..ACCESS
     },
-    Spec { name: "oidc-provider-arn", aliases: &[same("rrsa_oidc_provider_arn")], help: "Who vouches for that token (OSS)", ..ACCESS },
-    Spec { name: "oidc-token-file", kind: Kind::Path, aliases: &[same("rrsa_token_file")], help: "File with that token", ..ACCESS },
+    Spec { name: "oidc-provider-arn", aliases: &[same("rrsa_oidc_provider_arn")], help: "Who vouches for the token (OSS)", ..ACCESS },
+    Spec {
+        name: "oidc-token-file",
+        kind: Kind::Path,
+        aliases: &[same("rrsa_token_file")],
+        help: "File with the token, as Kubernetes projects it",
+        ..ACCESS
+    },
     Spec {
         name: "role-session-name",
         aliases: &[same("rrsa_role_session_name")],
-        help: "What the session is called in the records of the token service",
+        help: "Name of the session in the logs of the cloud",
         ..ACCESS
     },
-    Spec { name: "sts-endpoint", aliases: &[same("rrsa_endpoint")], help: "URL of the token service (OSS)", ..ACCESS },
-    Spec { name: "assume-role-arn", help: "Another role, which the first one may assume (OSS)", ..ACCESS },
+    Spec {
+        name: "sts-endpoint",
+        aliases: &[same("rrsa_endpoint")],
+        help: "URL of the service that takes the token (OSS); on S3 AWS_ENDPOINT_URL_STS",
+        ..ACCESS
+    },
+    Spec { name: "assume-role-arn", help: "Another role, which the first one assumes (OSS)", ..ACCESS },
     Spec { name: "assume-role-external-id", help: "What the owner of that role wants to be told (OSS)", ..ACCESS },
     Spec { name: "access-key-id", has_flag: false, aliases: &[same("oss_access_key_id")], help: "Access key", ..ACCESS },
     Spec {
@@ -430,7 +435,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "drain-timeout",
         kind: time(0, 86_400),
         default: Some("25s"),
-        help: "How long files that are being written are waited for before the mount ends",
+        help: "How long the end of the mount waits until the bucket has what was written",
         ..MOUNT
     },
     Spec { name: "uid", kind: count(0, u32::MAX as u64 - 1), help: "Owner of all files; default: the mounting user", ..MOUNT },
@@ -452,10 +457,36 @@ pub static OPTIONS: &[Spec] = &[
         ..MOUNT
     },
     Spec { name: "umask", kind: Kind::Mode, default: Some("0000"), help: "Permission bits taken away from both", ..MOUNT },
+    Spec {
+        name: "on-sigterm",
+        kind: Kind::Choice(&["drain", "ignore"]),
+        default: Some("drain"),
+        help: "What SIGTERM does: drain stores what was written and ends; ignore waits until somebody unmounts",
+        ..MOUNT
+    },
     Spec { name: "allow-other", kind: Kind::Flag, default: Some("false"), ossfs2: Some("true"), help: "Let other users in", ..MOUNT },
     Spec { name: "allow-root", kind: Kind::Flag, default: Some("false"), help: "Let root in beside the mounting user", ..MOUNT },
     Spec { name: "nonempty", kind: Kind::Flag, default: Some("false"), help: "Mount over a directory that has entries", ..MOUNT },
     Spec { name: "auto-unmount", kind: Kind::Flag, default: Some("false"), help: "Have fusermount3 unmount when the daemon dies", ..MOUNT },
+    Spec {
+        name: "max-readahead",
+        kind: size(ByteSize::bytes(4096), ByteSize::gib(1)),
+        default: Some("16MiB"),
+        help: "Most read-ahead the kernel is allowed; over a descriptor, as much as whoever mounted gave its bdi up to this",
+        ..MOUNT
+    },
+    Spec {
+        name: "fd-socket",
+        help: "In place of SOURCE and MOUNTPOINT: the unix socket over which somebody who mounts hands both over; connect:PATH or listen:PATH",
+        ..MOUNT
+    },
+    Spec {
+        name: "fd-socket-timeout",
+        kind: time(0, 86_400),
+        default: Some("60s"),
+        help: "How long is waited there for who hands over",
+        ..MOUNT
+    },
     Spec {
         name: "log-level",
         fixed: None,
@@ -480,7 +511,7 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "metrics-listen",
         aliases: &[same("metrics_port")],
-        help: "Where metrics are served to Prometheus, at /metrics: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH",
+        help: "Where /metrics is served to Prometheus, and /healthz and /readyz to probes: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH",
         ..LOG
     },
     Spec {
@@ -498,4 +529,16 @@ pub static OPTIONS: &[Spec] = &[
         ..LOG
     },
     Spec { name: "ready-file", kind: Kind::Path, help: "File that exists while the mount answers", ..LOG },
+    Spec {
+        name: "error-file",
+        kind: Kind::Path,
+        help: "File with the last error as a line of JSON: code, reason, message; it goes when the mount answers",
+        ..LOG
+    },
+    Spec {
+        name: "termination-log",
+        kind: Kind::Path,
+        help: "File that gets the last error as text, such as /dev/termination-log in a container",
+        ..LOG
+    },
 ];
