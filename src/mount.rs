@@ -254,8 +254,8 @@ pub fn start_with(settings: &Settings, given: Given) -> Result<Mounted, Error> {
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
     mounted.control = mounted.listen(settings, store.switches().clone());
-    mounted.health.on_ready();
     mounted.counters = mounted.write_counters(settings);
+    mounted.health.on_ready();
     if let Some(edits) = mounted.edits.clone() {
         // Beside the mount: it may have to upload much.
         mounted.runtime().spawn(async move { edits.recover().await });

@@ -210,7 +210,7 @@ impl Values {
         }
         // `auto_create_bucket=false` asks for nothing.
         if let Some(why) = foreign::refused(self.program, word).filter(|_| text.and_then(value::flag) != Some(false)) {
-            return Err(Error::Unavailable { word: word.to_owned(), value: text.unwrap_or("true").to_owned(), why });
+            return Err(Error::Refused { word: word.to_owned(), why });
         }
         let Some((spec, rule)) = table::find(word) else {
             return Err(Error::Unknown { word: word.to_owned(), origin, nearest: table::nearest(word) });

@@ -30,8 +30,8 @@ pub enum Error {
     Unknown { word: String, origin: Origin, nearest: Option<String> },
     #[error("{word}={text} ({origin}): {reason}")]
     Value { word: String, text: String, reason: String, origin: Origin },
-    #[error("{word}={value} is not available: {why}")]
-    Unavailable { word: String, value: String, why: &'static str },
+    #[error("{word} cannot be done: {why}")]
+    Refused { word: String, why: &'static str },
     #[error(
         "{word} on a command line can be read by every user of this machine: put it into a file that only you can read \
          (--passwd-file, --config with mode 600) or into the environment"

@@ -382,26 +382,12 @@ impl Values {
             (None, None) => None,
             _ => return Err(Error::Conflict("access-key-id and access-key-secret go together: one of them is missing".into())),
         };
-        let key_files = match (self.path("access-key-id-file"), self.path("access-key-secret-file")) {
-            (Some(id), Some(secret)) => Some(KeyFiles { id, secret, token: self.path("session-token-file") }),
-            (None, None) => None,
+        let key_files = match (self.path("access-key-id-file"), self.path("access-key-secret-file"), self.path("session-token-file")) {
+            (Some(id), Some(secret), token) => Some(KeyFiles { id, secret, token }),
+            (None, None, None) => None,
             _ => return Err(Error::Conflict("access-key-id-file and access-key-secret-file go together: one of them is missing".into())),
         };
-        Ok(CredentialOptions {
-            keys,
-            profile: self.text("profile"),
-            passwd_file: self.path("passwd-file"),
-            key_files,
-            web_identity: self.web_identity(),
-            process: self.text("credential-process"),
-            // ossfs takes the whole address of the metadata service, whose last part is the role.
-            ram_role: self.text("ram-role").map(|role| role.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned()),
-        })
-    }
-
-    /// None: nothing was said of a role.
-    fn web_identity(&self) -> Option<WebIdentity> {
-        let identity = WebIdentity {
+        let web_identity = WebIdentity {
             role_arn: self.text("role-arn"),
             provider_arn: self.text("oidc-provider-arn"),
             token_file: self.path("oidc-token-file"),
@@ -410,7 +396,16 @@ impl Values {
             then_role_arn: self.text("assume-role-arn"),
             external_id: self.text("assume-role-external-id"),
         };
-        Some(identity).filter(|identity| *identity != WebIdentity::default())
+        Ok(CredentialOptions {
+            keys,
+            key_files,
+            web_identity: Some(web_identity).filter(|identity| *identity != WebIdentity::default()),
+            profile: self.text("profile"),
+            passwd_file: self.path("passwd-file"),
+            process: self.text("credential-process"),
+            // ossfs takes the whole address of the metadata service, whose last part is the role.
+            ram_role: self.text("ram-role").map(|role| role.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned()),
+        })
     }
 
     fn reader(&self) -> reader::Options {

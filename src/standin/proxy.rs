@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::net::RecvFlags;
 use tempfile::TempDir;
@@ -192,6 +193,10 @@ impl Proxy {
             }
         });
         match started {
+            Ok(served) if self.ending.load(Relaxed) => {
+                served.daemon.stop(DRAINED);
+                Err("the mount-proxy ends".into())
+            }
             Ok(served) => {
                 volume.watched.lock().on_mounted();
                 watch(served.daemon.clone(), request.target.clone(), Arc::clone(&volume));
@@ -278,7 +283,7 @@ impl Proxy {
 /// The daemon of a mount, with its credentials.
 fn start(client: Client, request: &Mount, secrets: &BTreeMap<String, String>) -> Result<Served, String> {
     let on = |what: &'static str| move |error: io::Error| format!("{what} failed: {error}");
-    fs::create_dir_all(&request.target).map_err(on("mkdir"))?;
+    clear(Path::new(&request.target)).map_err(on("check mountpoint"))?;
     let home = tempfile::Builder::new().prefix("windlass-mount-").tempdir().map_err(on("prepare credential files"))?;
     let credentials = lay_out(home.path(), client, secrets).map_err(on("prepare credential files"))?;
     let mut words = line(client, request, &credentials);
@@ -291,6 +296,19 @@ fn start(client: Client, request: &Mount, secrets: &BTreeMap<String, String>) ->
     tracing::debug!(?words, "starting");
     let daemon = Daemon::start(&words, None).map_err(|error| format!("start {} failed: {error}", client.name()))?;
     Ok(Served { daemon, home })
+}
+
+/// A directory to mount at: made when it is not there, and freed of what a daemon left that died.
+fn clear(target: &Path) -> io::Result<()> {
+    // Attributes of its root the kernel may still know; this it asks for.
+    match rustix::fs::statfs(target) {
+        Err(Errno::NOTCONN) => {
+            tracing::warn!(target = %target.display(), "a dead mount is taken away");
+            Ok(unmount(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
+        }
+        Err(Errno::NOENT) => fs::create_dir_all(target),
+        found => Ok(found.map(drop)?),
+    }
 }
 
 fn asks_for_metrics(request: &Mount) -> bool {

@@ -160,7 +160,10 @@ fn writes_metrics() {
     let daemons: Vec<_> = proxy.world.place.pids().into_iter().filter(|pid| *pid != proxy.child.id().cast_signed()).collect();
     kill_process(Pid::from_raw(daemons[0]).expect("it is positive"), Signal::KILL).expect("it runs");
     assert!(soon(|| numbers("mount_point_status") == "1"));
-    let _ = rustix::mount::unmount(&proxy.world.place.at, rustix::mount::UnmountFlags::DETACH);
+    // And the driver, which asks again, gets a new one in the place of what it left.
+    assert_eq!(proxy.mount("ossfs", OSSFS, json!({"passwd-ossfs": KEY}), &place), json!({"seq": 2}));
+    proxy.world.reads();
+    assert_eq!((numbers("mount_point_status").as_str(), numbers("mount_retry_count").as_str()), ("0", "1"));
     proxy.stop();
     assert!(!metrics.join("mount_point_status").exists());
 }

@@ -123,48 +123,59 @@ pub static OPTIONS: &[Spec] = &[
         name: "passwd-file",
         kind: Kind::Path,
         aliases: &[same("secret_store_dir")],
-        help: "File of bucket:key:secret or key:secret lines, readable by its owner only; or a directory with a file for each, such as AccessKeyId",
+        help: "File of bucket:key:secret or key:secret lines, readable by its owner only, or a directory with a file for each field, as Kubernetes mounts secrets",
         ..ACCESS
     },
-    Spec { name: "credential-process", help: "Command that prints credentials as JSON", ..ACCESS },
-    Spec { name: "ram-role", help: "ECS RAM role whose credentials the metadata service gives out (OSS)", ..ACCESS },
     Spec {
         name: "access-key-id-file",
         kind: Kind::Path,
         aliases: &[same("oss_sts_multi_conf_ak_file")],
-        help: "File that holds an access key and nothing else",
+        help: "File with the access key alone",
         ..ACCESS
     },
     Spec {
         name: "access-key-secret-file",
         kind: Kind::Path,
         aliases: &[same("oss_sts_multi_conf_sk_file")],
-        help: "File with its secret",
+        help: "File with its secret alone",
         ..ACCESS
     },
     Spec {
         name: "session-token-file",
         kind: Kind::Path,
         aliases: &[same("oss_sts_multi_conf_token_file")],
-        help: "File with the token that goes with temporary keys",
+        help: "File with the token of temporary keys alone",
         ..ACCESS
     },
+    Spec { name: "credential-process", help: "Command that prints credentials as JSON", ..ACCESS },
+    Spec { name: "ram-role", help: "ECS RAM role whose credentials the metadata service gives out (OSS)", ..ACCESS },
     Spec {
         name: "role-arn",
         aliases: &[same("rrsa_role_arn")],
-        help: "Role that is assumed with a token of the cluster (IRSA, RRSA). Default, as for the four that follow: what the environment says",
+        help: "Role that a token of the cluster stands for (IRSA, RRSA); what is not said of it comes from the variables of the vendor's tools",
         ..ACCESS
     },
-    Spec { name: "oidc-provider-arn", aliases: &[same("rrsa_oidc_provider_arn")], help: "Who vouches for that token (OSS)", ..ACCESS },
-    Spec { name: "oidc-token-file", kind: Kind::Path, aliases: &[same("rrsa_token_file")], help: "File with that token", ..ACCESS },
+    Spec { name: "oidc-provider-arn", aliases: &[same("rrsa_oidc_provider_arn")], help: "Who vouches for the token (OSS)", ..ACCESS },
+    Spec {
+        name: "oidc-token-file",
+        kind: Kind::Path,
+        aliases: &[same("rrsa_token_file")],
+        help: "File with the token, as Kubernetes projects it",
+        ..ACCESS
+    },
     Spec {
         name: "role-session-name",
         aliases: &[same("rrsa_role_session_name")],
-        help: "What the session is called in the records of the token service",
+        help: "Name of the session in the logs of the cloud",
         ..ACCESS
     },
-    Spec { name: "sts-endpoint", aliases: &[same("rrsa_endpoint")], help: "URL of the token service (OSS)", ..ACCESS },
-    Spec { name: "assume-role-arn", help: "Another role, which the first one may assume (OSS)", ..ACCESS },
+    Spec {
+        name: "sts-endpoint",
+        aliases: &[same("rrsa_endpoint")],
+        help: "URL of the service that takes the token (OSS); on S3 AWS_ENDPOINT_URL_STS",
+        ..ACCESS
+    },
+    Spec { name: "assume-role-arn", help: "Another role, which the first one assumes (OSS)", ..ACCESS },
     Spec { name: "assume-role-external-id", help: "What the owner of that role wants to be told (OSS)", ..ACCESS },
     Spec { name: "access-key-id", has_flag: false, aliases: &[same("oss_access_key_id")], help: "Access key", ..ACCESS },
     Spec {
