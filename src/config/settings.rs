@@ -12,7 +12,7 @@ use super::value::Value;
 use super::{Error, Program};
 use crate::reader::ReadMode;
 use crate::spill::Bounds;
-use crate::store::{CredentialOptions, Dialect, Signature, Sse, StaticKeys};
+use crate::store::{CredentialOptions, Dialect, KeyFiles, Signature, Sse, StaticKeys, WebIdentity};
 use crate::units::ByteSize;
 use crate::{admin, budget, fuse, logging, reader, store, vfs, writer};
 
@@ -345,8 +345,24 @@ impl Values {
             (None, None) => None,
             _ => return Err(Error::Conflict("access-key-id and access-key-secret go together: one of them is missing".into())),
         };
+        let key_files = match (self.path("access-key-id-file"), self.path("access-key-secret-file"), self.path("session-token-file")) {
+            (Some(id), Some(secret), token) => Some(KeyFiles { id, secret, token }),
+            (None, None, None) => None,
+            _ => return Err(Error::Conflict("access-key-id-file and access-key-secret-file go together: one of them is missing".into())),
+        };
+        let web_identity = WebIdentity {
+            role_arn: self.text("role-arn"),
+            provider_arn: self.text("oidc-provider-arn"),
+            token_file: self.path("oidc-token-file"),
+            session_name: self.text("role-session-name"),
+            sts_endpoint: self.text("sts-endpoint"),
+            then_role_arn: self.text("assume-role-arn"),
+            external_id: self.text("assume-role-external-id"),
+        };
         Ok(CredentialOptions {
             keys,
+            key_files,
+            web_identity: Some(web_identity).filter(|identity| *identity != WebIdentity::default()),
             profile: self.text("profile"),
             passwd_file: self.path("passwd-file"),
             process: self.text("credential-process"),

@@ -124,11 +124,60 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "passwd-file",
         kind: Kind::Path,
-        help: "File of bucket:key:secret or key:secret lines, readable by its owner only",
+        help: "File of bucket:key:secret or key:secret lines, readable by its owner only, or a directory with a file for each field, as Kubernetes mounts secrets",
+        ..ACCESS
+    },
+    Spec {
+        name: "access-key-id-file",
+        kind: Kind::Path,
+        aliases: &[same("oss_sts_multi_conf_ak_file")],
+        help: "File with the access key alone",
+        ..ACCESS
+    },
+    Spec {
+        name: "access-key-secret-file",
+        kind: Kind::Path,
+        aliases: &[same("oss_sts_multi_conf_sk_file")],
+        help: "File with its secret alone",
+        ..ACCESS
+    },
+    Spec {
+        name: "session-token-file",
+        kind: Kind::Path,
+        aliases: &[same("oss_sts_multi_conf_token_file")],
+        help: "File with the token of temporary keys alone",
         ..ACCESS
     },
     Spec { name: "credential-process", help: "Command that prints credentials as JSON", ..ACCESS },
     Spec { name: "ram-role", help: "ECS RAM role whose credentials the metadata service gives out (OSS)", ..ACCESS },
+    Spec {
+        name: "role-arn",
+        aliases: &[same("rrsa_role_arn")],
+        help: "Role that a token of the cluster stands for (IRSA, RRSA); what is not said of it comes from the variables of the vendor's tools",
+        ..ACCESS
+    },
+    Spec { name: "oidc-provider-arn", aliases: &[same("rrsa_oidc_provider_arn")], help: "Who vouches for the token (OSS)", ..ACCESS },
+    Spec {
+        name: "oidc-token-file",
+        kind: Kind::Path,
+        aliases: &[same("rrsa_token_file")],
+        help: "File with the token, as Kubernetes projects it",
+        ..ACCESS
+    },
+    Spec {
+        name: "role-session-name",
+        aliases: &[same("rrsa_role_session_name")],
+        help: "Name of the session in the logs of the cloud",
+        ..ACCESS
+    },
+    Spec {
+        name: "sts-endpoint",
+        aliases: &[same("rrsa_endpoint")],
+        help: "URL of the service that takes the token (OSS); on S3 AWS_ENDPOINT_URL_STS",
+        ..ACCESS
+    },
+    Spec { name: "assume-role-arn", help: "Another role, which the first one assumes (OSS)", ..ACCESS },
+    Spec { name: "assume-role-external-id", help: "What the owner of that role wants to be told (OSS)", ..ACCESS },
     Spec { name: "access-key-id", has_flag: false, aliases: &[same("oss_access_key_id")], help: "Access key", ..ACCESS },
     Spec {
         name: "access-key-secret",
@@ -190,7 +239,7 @@ pub static OPTIONS: &[Spec] = &[
         default: Some("auto"),
         ossfs: Some("1024MiB"),
         aliases: &[unit("direct_read_prefetch_limit", "MiB"), unit("total_mem_limit", "B")],
-        help: "Bound of all memory that grows with traffic; auto: from the cgroup's memory.max, else from RAM",
+        help: "Bound of all memory that grows with traffic; auto: a quarter of what the cgroups and the machine leave",
         ..READ
     },
     Spec {
