@@ -23,7 +23,7 @@
 //!     exhaustive table, and is logged once, where it ends.
 //!
 //! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`bench`](mod@bench), [`csi`], [`transfer`], [`config`], [`fuse`], [`mountinfo`], [`admin`], [`vfs`], [`writer`],
-//! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`handover`], [`logging`], [`metrics`],
+//! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`lasting`], [`handover`], [`logging`], [`metrics`],
 //! [`signals`], [`sys`] and [`units`].
 
 #![deny(clippy::unwrap_used)]
@@ -37,6 +37,7 @@ pub mod csi;
 pub mod demo;
 pub mod fuse;
 pub mod handover;
+pub mod lasting;
 pub mod logging;
 pub mod metrics;
 pub mod mount;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// each other.
 const LAYERS: &[&[&str]] = &[
     &["units", "sys", "metrics", "logging", "signals", "handover"],
-    &["budget"],
+    &["budget", "lasting"],
     &["store"],
     &["spill"],
     &["reader"],

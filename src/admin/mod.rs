@@ -6,6 +6,7 @@
 
 mod answers;
 mod client;
+mod health;
 mod listen;
 mod observer;
 mod openmetrics;
@@ -18,6 +19,7 @@ mod warm;
 
 pub use answers::{Forget, Live, Subject};
 pub use client::{Client, Error};
+pub use health::{Health, Stage};
 pub use listen::{Listen, Listener};
 pub use observer::Observer;
 pub use pages::Pages;

@@ -205,7 +205,6 @@ const FUSE: [(&str, Words); 1] = [(
         "no_auto_cache",
         "max_read",
         "max_write",
-        "max_readahead",
         "max_background",
         "congestion_threshold",
         "async_read",

@@ -25,8 +25,6 @@ pub struct Spec {
     pub ossfs2: Option<&'static str>,
     /// Other spellings.
     pub aliases: &'static [Alias],
-    /// Whether this version can do it.
-    pub status: Status,
     /// Whether `mount` has a flag of this name; the others are positional, or must not be seen in a process list.
     pub has_flag: bool,
     /// One letter for the flag.
@@ -64,17 +62,6 @@ pub enum Rule {
     OrElse(&'static str),
 }
 
-/// Whether this version can do it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    Ready,
-    /// Known, checked and refused with this reason, except for the values that mean what is done anyway.
-    Later {
-        why: &'static str,
-        neutral: &'static [&'static str],
-    },
-}
-
 impl Spec {
     /// Name of its environment variable.
     pub fn variable(&self) -> String {
@@ -84,11 +71,6 @@ impl Spec {
     /// Whether values of it must not be shown.
     pub fn is_secret(&self) -> bool {
         self.kind == Kind::Secret
-    }
-
-    /// Whether help and completions show it.
-    pub fn is_ready(&self) -> bool {
-        self.status == Status::Ready
     }
 }
 

@@ -1,7 +1,7 @@
 //! The rows of the table, in the order in which `--print-config` and the help show them. Native defaults are those of
 //! the layers' own `Options`; a test keeps the two equal.
 
-use super::{Alias, Kind, Rule, Spec, Status, count, count_or_auto, size, time, ttl};
+use super::{Alias, Kind, Rule, Spec, count, count_or_auto, size, time, ttl};
 use crate::units::ByteSize;
 
 const ROW: Spec = Spec {
@@ -11,7 +11,6 @@ const ROW: Spec = Spec {
     ossfs: None,
     ossfs2: None,
     aliases: &[],
-    status: Status::Ready,
     has_flag: true,
     short: None,
     fixed: Some(""),
@@ -28,10 +27,6 @@ const MOUNT: Spec = Spec { group: "Mount", fixed: Some("the kernel was told once
 const LOG: Spec = Spec { group: "Log and daemon", fixed: Some("it is acted on once, at the beginning"), ..ROW };
 const WRITE: Spec = Spec { group: "Writing", fixed: Some("files that are being written were begun by it"), ..ROW };
 const DISK: Spec = Spec { group: "Disk", fixed: Some("the disk was opened by it"), ..ROW };
-
-const fn later(why: &'static str, neutral: &'static [&'static str]) -> Status {
-    Status::Later { why, neutral }
-}
 
 const fn same(word: &'static str) -> Alias {
     Alias { word, rule: Rule::Same }
@@ -116,8 +111,7 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "bind",
         aliases: &[same("bind_ips")],
-        status: later("connections leave from the address that the routing table chooses", &[]),
-        help: "Source addresses or interfaces over which connections are spread",
+        help: "Source addresses or interfaces from which connections to the store leave in turns, separated by commas",
         ..BUCKET
     },
     Spec { name: "profile", help: "Named profile of the store's shared credential files", ..ACCESS },
@@ -376,7 +370,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "drain-timeout",
         kind: time(0, 86_400),
         default: Some("25s"),
-        help: "How long files that are being written are waited for before the mount ends",
+        help: "How long the end of the mount waits until the bucket has what was written",
         ..MOUNT
     },
     Spec { name: "uid", kind: count(0, u32::MAX as u64 - 1), help: "Owner of all files; default: the mounting user", ..MOUNT },
@@ -384,10 +378,36 @@ pub static OPTIONS: &[Spec] = &[
     Spec { name: "file-mode", kind: Kind::Mode, default: Some("0644"), help: "Permission bits of files, before umask", ..MOUNT },
     Spec { name: "dir-mode", kind: Kind::Mode, default: Some("0755"), help: "Permission bits of directories, before umask", ..MOUNT },
     Spec { name: "umask", kind: Kind::Mode, default: Some("0000"), help: "Permission bits taken away from both", ..MOUNT },
+    Spec {
+        name: "on-sigterm",
+        kind: Kind::Choice(&["drain", "ignore"]),
+        default: Some("drain"),
+        help: "What SIGTERM does: drain stores what was written and ends; ignore waits until somebody unmounts",
+        ..MOUNT
+    },
     Spec { name: "allow-other", kind: Kind::Flag, default: Some("false"), help: "Let other users in", ..MOUNT },
     Spec { name: "allow-root", kind: Kind::Flag, default: Some("false"), help: "Let root in beside the mounting user", ..MOUNT },
     Spec { name: "nonempty", kind: Kind::Flag, default: Some("false"), help: "Mount over a directory that has entries", ..MOUNT },
     Spec { name: "auto-unmount", kind: Kind::Flag, default: Some("false"), help: "Have fusermount3 unmount when the daemon dies", ..MOUNT },
+    Spec {
+        name: "max-readahead",
+        kind: size(ByteSize::bytes(4096), ByteSize::gib(1)),
+        default: Some("16MiB"),
+        help: "Most read-ahead the kernel is allowed; over a descriptor, as much as whoever mounted gave its bdi up to this",
+        ..MOUNT
+    },
+    Spec {
+        name: "fd-socket",
+        help: "In place of SOURCE and MOUNTPOINT: the unix socket over which somebody who mounts hands both over; connect:PATH or listen:PATH",
+        ..MOUNT
+    },
+    Spec {
+        name: "fd-socket-timeout",
+        kind: time(0, 86_400),
+        default: Some("60s"),
+        help: "How long is waited there for who hands over",
+        ..MOUNT
+    },
     Spec {
         name: "log-level",
         fixed: None,
@@ -408,7 +428,7 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "metrics-listen",
         aliases: &[same("metrics_port")],
-        help: "Where metrics are served to Prometheus, at /metrics: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH",
+        help: "Where /metrics is served to Prometheus, and /healthz and /readyz to probes: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH",
         ..LOG
     },
     Spec {
@@ -420,4 +440,16 @@ pub static OPTIONS: &[Spec] = &[
         ..LOG
     },
     Spec { name: "ready-file", kind: Kind::Path, help: "File that exists while the mount answers", ..LOG },
+    Spec {
+        name: "error-file",
+        kind: Kind::Path,
+        help: "File with the last error as a line of JSON: code, reason, message; it goes when the mount answers",
+        ..LOG
+    },
+    Spec {
+        name: "termination-log",
+        kind: Kind::Path,
+        help: "File that gets the last error as text, such as /dev/termination-log in a container",
+        ..LOG
+    },
 ];
