@@ -2,7 +2,7 @@
 //! that does the pod's own sidecar, without any privilege, which gets the descriptors over a socket in an emptyDir of the pod.
 //!
 //! What a request means is decided in `attributes`, `credentials`, `target` and `capability`; `volumes` acts on it with `attach`, `detach`, `pod_dir`
-//! and `keeper`. Invariants: a mount is there before its first daemon comes, so that nobody writes into the bare directory; the driver never asks a
+//! and `reception`. Invariants: a mount is there before its first daemon comes, so that nobody writes into the bare directory; the driver never asks a
 //! mount for anything a daemon would have to answer; it may die at any time without an error for whoever reads.
 
 mod attach;
@@ -13,13 +13,14 @@ mod credentials;
 mod detach;
 mod identity;
 mod in_flight;
-mod keeper;
 mod ledger;
 mod node;
 mod pod_dir;
 pub mod proto;
 mod provision;
+mod reception;
 mod registration;
+pub mod sidecar;
 mod target;
 mod verdict;
 mod volumes;
@@ -43,13 +44,13 @@ use attach::Mounts;
 use controller::InCluster;
 use identity::Who;
 use in_flight::InFlight;
-use keeper::Patience;
 use ledger::Ledger;
 use node::{OnNode, Reading};
 use proto::csi::controller_server::ControllerServer;
 use proto::csi::identity_server::IdentityServer;
 use proto::csi::node_server::NodeServer;
 use proto::registration::registration_server::RegistrationServer;
+use reception::Patience;
 use registration::Entry;
 use volumes::Volumes;
 

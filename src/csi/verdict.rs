@@ -1,42 +1,32 @@
 //! What a daemon said of its failure, and what that is to Kubernetes. Invariant: it is a word of somebody who is not trusted: of its text no more
 //! than a line goes on.
 
-use serde::Deserialize;
 use tonic::{Code, Status};
+
+use crate::handover::Trouble;
 
 /// Most characters of a message that go into an event of the pod.
 const LONGEST: usize = 1024;
 
-/// The last error of a daemon: a line on its socket or its error file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Failed {
-    pub code: u8,
-    pub reason: String,
-    pub message: String,
+/// That of an error file; none when it is no such line.
+pub fn read(bytes: &[u8]) -> Option<Trouble> {
+    serde_json::from_slice(bytes).ok()
 }
 
-impl Failed {
-    /// That of an error file; none when it is no such line.
-    pub fn read(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice(bytes).ok()
-    }
+/// The answer to a request of kubelet.
+pub fn status(trouble: &Trouble) -> Status {
+    let message: String = trouble.message.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
+    Status::new(code(trouble), format!("the sidecar cannot serve the volume: {message}"))
+}
 
-    /// As the answer to a request of kubelet.
-    pub fn to_status(&self) -> Status {
-        let message: String = self.message.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
-        Status::new(self.grpc(), format!("the sidecar cannot serve the volume: {message}"))
-    }
-
-    /// Reasons where they are known, else the exit code: 2 usage, 3 credentials, 4 bucket or endpoint, 5 not written.
-    fn grpc(&self) -> Code {
-        match (self.reason.as_str(), self.code) {
-            ("usage", _) | ("", 2) => Code::InvalidArgument,
-            ("credentials", _) | ("", 3) => Code::PermissionDenied,
-            ("bucket", _) | ("", 4) => Code::NotFound,
-            ("not-written", _) | ("", 5) => Code::ResourceExhausted,
-            _ => Code::Internal,
-        }
+/// Reasons where they are known, else the exit code: 2 usage, 3 credentials, 4 bucket or endpoint, 5 not written.
+fn code(trouble: &Trouble) -> Code {
+    match (trouble.reason.as_str(), trouble.code) {
+        ("usage", _) | ("", 2) => Code::InvalidArgument,
+        ("credentials", _) | ("", 3) => Code::PermissionDenied,
+        ("bucket", _) | ("", 4) => Code::NotFound,
+        ("not-written", _) | ("", 5) => Code::ResourceExhausted,
+        _ => Code::Internal,
     }
 }
 
@@ -54,16 +44,16 @@ mod tests {
             (r#"{"code":1,"reason":"internal","message":"m"}"#, Code::Internal),
             (r#"{"code":4,"message":"m"}"#, Code::NotFound),
         ] {
-            let status = Failed::read(text.as_bytes()).unwrap().to_status();
+            let status = status(&read(text.as_bytes()).unwrap());
             assert_eq!((status.code(), status.message()), (code, "the sidecar cannot serve the volume: m"), "{text}");
         }
-        assert_eq!(Failed::read(b"no line"), None);
+        assert_eq!(read(b"no line"), None);
     }
 
     #[test]
     fn a_message_stays_a_line() {
-        let failed = Failed { message: format!("a\n\u{1b}[31m{}", "b".repeat(5000)), ..Failed::default() };
-        let said = failed.to_status().message().to_owned();
+        let trouble = Trouble { message: format!("a\n\u{1b}[31m{}", "b".repeat(5000)), ..Trouble::default() };
+        let said = status(&trouble).message().to_owned();
         assert!(!said.contains('\n') && !said.contains('\u{1b}') && said.len() < 1200, "{said}");
     }
 }

@@ -1,10 +1,11 @@
-//! The published volumes of this node: makes, keeps, refreshes and takes them away. All of it blocks, and asks the mount table, the keeper and files,
+//! The published volumes of this node: makes, keeps, refreshes and takes them away. All of it blocks, and asks the mount table, the reception and files,
 //! never the mount: an unserved one answers nobody. Invariants: what is in the table is mounted, written down and kept; calls for one target
 //! come one after the other, which the caller sees to.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,11 +16,12 @@ use tonic::Status;
 use super::attach::{Mounts, Wanted};
 use super::credentials::Files;
 use super::detach::{self, Probed};
-use super::keeper::{Keeper, Patience, Standing};
 use super::ledger::{Ledger, Record};
 use super::pod_dir::{self, PodDir};
+use super::reception::{Patience, Reception, Standing};
 use super::target::Target;
-use super::verdict::Failed;
+use super::verdict;
+use crate::handover::{Keeper, Trouble};
 use crate::mountinfo;
 
 /// What a node is.
@@ -45,7 +47,7 @@ pub struct Volumes {
 #[derive(Debug)]
 struct Published {
     record: Record,
-    keeper: Keeper,
+    reception: Reception,
 }
 
 /// A volume to publish.
@@ -111,11 +113,12 @@ impl Volumes {
         }
     }
 
-    fn keep(&self, record: Record, dir: &PodDir, devices: Vec<std::os::fd::OwnedFd>) -> io::Result<()> {
+    fn keep(&self, record: Record, dir: &PodDir, devices: Vec<OwnedFd>) -> io::Result<()> {
         let Place { user, patience, .. } = self.place;
-        let keeper = Keeper::keep(dir.listen()?, devices, record.message.clone(), user, patience, &self.runtime)?;
+        let keeper = Keeper::new(devices, record.message.clone());
+        let reception = Reception::open(dir.listen()?, keeper, user, patience, &self.runtime)?;
         let key = record.target.clone();
-        self.published.lock().insert(key, Arc::new(Published { record, keeper }));
+        self.published.lock().insert(key, Arc::new(Published { record, reception }));
         Ok(())
     }
 
@@ -151,7 +154,7 @@ impl Volumes {
         if entry.is_none_or(|entry| entry.device.to_string() != published.record.device) {
             return Ok(false);
         }
-        Ok(match published.keeper.standing() {
+        Ok(match published.reception.standing() {
             Standing::Dead => false,
             // Somebody has the descriptors, or the kernel has noticed that nobody does.
             Standing::Unknown => detach::probe(&published.record.target) == Probed::Alive,
@@ -163,19 +166,19 @@ impl Volumes {
     fn refresh(&self, published: &Published, request: &Request) -> Result<(), Status> {
         let dir = PodDir::open(&self.place.kubelet, &request.target, self.place.user).map_err(|error| status(&error))?;
         dir.put_credentials(&request.credentials).map_err(|error| internal("write the credentials", &error))?;
-        match self.failure(&published.keeper.standing(), &dir) {
-            Some(failed) => Err(failed.to_status()),
+        match self.failure(&published.reception.standing(), &dir) {
+            Some(trouble) => Err(verdict::status(&trouble)),
             None => Ok(()),
         }
     }
 
     /// What keeps a volume from being served, when nobody serves it.
-    fn failure(&self, standing: &Standing, dir: &PodDir) -> Option<Failed> {
-        let written = || dir.error().ok().flatten().and_then(|bytes| Failed::read(&bytes));
+    fn failure(&self, standing: &Standing, dir: &PodDir) -> Option<Trouble> {
+        let written = || dir.error().ok().flatten().and_then(|bytes| verdict::read(&bytes));
         match standing {
             Standing::Served { ready: true, .. } => None,
-            Standing::Served { failed, .. } => failed.clone(),
-            Standing::Left(Some(failed)) => Some(failed.clone()),
+            Standing::Served { trouble, .. } => trouble.clone(),
+            Standing::Left(Some(trouble)) => Some(trouble.clone()),
             Standing::Left(None) | Standing::Expected => written(),
             Standing::Unknown | Standing::Dead => None,
         }
@@ -263,12 +266,12 @@ impl Volumes {
     /// How a volume is; none when it is not published there.
     pub fn condition(&self, volume: &str, path: &Path) -> Option<Condition> {
         let published = self.published.lock().get(path).cloned().filter(|published| published.record.volume == volume)?;
-        let standing = published.keeper.standing();
+        let standing = published.reception.standing();
         let target = Target { path: path.to_owned(), pod: published.record.pod.clone(), name: published.record.name.clone() };
         let dir = PodDir::open(&self.place.kubelet, &target, self.place.user).ok();
         let failed = dir.and_then(|dir| self.failure(&standing, &dir));
         let (is_abnormal, message) = match (&standing, failed) {
-            (_, Some(failed)) => (true, failed.to_status().message().to_owned()),
+            (_, Some(trouble)) => (true, verdict::status(&trouble).message().to_owned()),
             (Standing::Served { .. }, None) => (false, "a sidecar serves it".to_owned()),
             (Standing::Unknown, None) => (false, "it was mounted by an earlier driver".to_owned()),
             (Standing::Expected, None) => (true, "no sidecar has come to serve it yet".to_owned()),

@@ -3,6 +3,7 @@
 use std::fs;
 
 use libtest_mimic::Trial;
+use serde_json::json;
 
 use super::daemon::{Daemon, Looker, take};
 use super::kubelet::publish_request;
@@ -54,6 +55,9 @@ fn orphan() {
     kubelet.publish(request()).expect("it is published");
     let daemon = Daemon::serve(&pod, &server);
     assert_eq!(fs::read(pod.target.join("file")).expect("it is served"), b"content");
+    // With its session another one could go on, and is waited for.
+    daemon.say(&json!({"session": {"minor": 1}}), &[]);
+    wait_until("the driver has heard", || kubelet.condition("v", &pod).is_ok_and(|condition| !condition.abnormal));
     daemon.kill();
     let error = fs::read(pod.target.join("file")).unwrap_err();
     assert!(matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)), "{error}");

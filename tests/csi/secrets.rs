@@ -109,7 +109,9 @@ fn failures() {
     }
     // While a daemon serves, what an earlier one said is past.
     let (line, ..) = take(&pod);
-    line.send(&json!({"ready": true}), &[]).expect("the driver listens");
+    for word in [json!({"session": {"minor": 1}}), json!({"ready": true})] {
+        line.send(&word, &[]).expect("the driver listens");
+    }
     wait_until("the driver has heard", || kubelet.publish(asked()).is_ok());
     line.send(&json!({"failed": {"code": 3, "reason": "credentials", "message": "expired"}}), &[]).expect("the driver listens");
     drop(line);
