@@ -5,6 +5,7 @@
 mod bench;
 mod cat;
 mod completions;
+mod csi;
 mod ctl;
 mod daemon;
 mod demo;
@@ -20,7 +21,6 @@ mod man;
 mod many;
 mod mount;
 mod mount_proxy;
-mod mountinfo;
 mod mountpoint;
 mod mountpoint_pod;
 mod mpu;
@@ -46,6 +46,7 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Kind, NEVER, Program, Value};
+use crate::mountinfo;
 
 /// How a program of this house ends when it does not succeed.
 #[derive(Debug)]
@@ -103,6 +104,7 @@ enum Command {
     Rm(rm::Args),
     Bench(bench::Args),
     Mpu(mpu::Args),
+    Csi(Box<csi::Args>),
     MountProxy(mount_proxy::Args),
     MountpointPod(mountpoint_pod::Args),
     Completions(completions::Args),
@@ -166,6 +168,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Rm(args) => rm::run(&args),
             Command::Bench(args) => bench::run(&args),
             Command::Mpu(args) => mpu::run(&args),
+            Command::Csi(args) => csi::run(&args),
             Command::MountProxy(args) => mount_proxy::run(&args),
             Command::MountpointPod(args) => mountpoint_pod::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),
