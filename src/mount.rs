@@ -2,6 +2,7 @@
 //! It decides nothing about reads or names. Invariant: whoever gets a [`Mounted`] has a mount that answers; whoever
 //! gets an [`Error`] has nothing left behind.
 
+mod leaving;
 mod live;
 
 use std::io;
@@ -10,19 +11,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::{Listen, Listener, Observer, Pages, Server, Subject};
 use crate::budget::Budget;
 use crate::config::{MountTarget, Settings};
-use crate::fuse::{self, Session, Tree};
+use crate::fuse::{self, Keeping, Left, Session, Tree};
+use crate::handover::{Line, Wish};
 use crate::metrics::Metrics;
 use crate::reader::{ReadMode, Reader};
 use crate::signals::Signals;
 use crate::spill::{Bounds, Identity, Spill};
-use crate::store::{self, ErrorKind, Key, Location, Switches};
+use crate::store::{self, ErrorKind, Key, Location, ObjectStore, Switches};
 use crate::sys;
 use crate::vfs::{Edits, Files, Names};
 use crate::writer::Writer;
@@ -62,6 +66,32 @@ pub struct Mounted {
     pages: Option<Pages>,
     signals: Signals,
     unmounted: bool,
+    /// Who keeps it for the daemon after this one.
+    line: Option<Arc<Line>>,
+    /// What that one wishes.
+    wishes: UnboundedReceiver<Wish>,
+}
+
+/// What somebody who mounted has handed over, besides the descriptor that the settings name.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// Clones of the descriptor, one for a thread.
+    pub clones: Vec<OwnedFd>,
+    /// What the daemon before agreed on with the kernel, where there was one.
+    pub session: Option<Value>,
+    /// What it had kept for the next.
+    pub kept: Vec<OwnedFd>,
+    /// Who keeps all of it.
+    pub line: Option<Arc<Line>>,
+}
+
+/// Why a mount serves no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was asked to end, or unmounted: [`unmount`](Mounted::unmount) is what comes next.
+    Over,
+    /// Another daemon goes on: [`leave`](Mounted::leave) is what comes next.
+    Left,
 }
 
 /// Why there is no mount, or why it ended.
@@ -76,6 +106,9 @@ pub enum Error {
     /// The descriptor that was passed in cannot be served.
     #[error("cannot serve /dev/fd/{number}: {reason}")]
     Descriptor { number: RawFd, reason: String },
+    /// What the daemon before left cannot be gone on from.
+    #[error("cannot go on with the mount at {target} where the daemon before ended: {reason}; windlass umount --lazy and mount again")]
+    Resume { target: MountTarget, reason: String },
     /// The disk cannot be used.
     #[error("cannot keep what is read in {dir}: {source}; name another spill-dir, or read with read-mode=direct")]
     Spill { dir: PathBuf, source: io::Error },
@@ -105,7 +138,7 @@ impl Error {
             },
             Self::Descriptor { .. } | Self::Spill { .. } | Self::Listen { .. } => 2,
             Self::NotWritten(_) => 5,
-            Self::Mount { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
+            Self::Mount { .. } | Self::Resume { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
         }
     }
 }
@@ -154,6 +187,15 @@ fn mount_advice(error: &io::Error) -> &'static str {
 /// # Errors
 /// Why it does not, with the likely fix. Nothing is left mounted.
 pub fn start(settings: &Settings) -> Result<Mounted, Error> {
+    start_with(settings, Given::default())
+}
+
+/// [`start`] with what was handed over.
+///
+/// # Errors
+/// As [`start`]. What is mounted by others stays so.
+pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Error> {
+    let left = left(settings, &mut given)?;
     let process = |what| move |source| Error::Process { what, source };
     let runtime = Builder::new_multi_thread().enable_all().thread_name("windlass-io").build().map_err(process("start the runtime"))?;
     let listener = settings.admin.metrics.as_ref().map(listen).transpose()?;
@@ -179,7 +221,8 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
             None => Reader::new(store, budget, metrics, options, deadline),
         }
     };
-    let names = Names::new(store.clone(), settings.vfs.clone());
+    let (left, memory) = left.unzip();
+    let names = names(settings, store.clone(), memory, given.line.is_some())?;
     let files = Files::new(Arc::clone(&names), reader.clone());
     let edits = (!settings.read_only).then(|| {
         let _runtime = runtime.enter();
@@ -189,6 +232,9 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
             writer.share_room(spill.guard());
         }
         writer.take_room_from(&reader);
+        if names.is_written_down() {
+            writer.write_down_changes();
+        }
         Edits::new(Arc::clone(&names), Arc::clone(&files), store.clone(), writer)
     });
     let observer = Arc::new(Observer {
@@ -209,11 +255,33 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         // The terminal of a mount in the foreground may be closed.
         Signals::listen().and_then(Signals::with_hangup).map_err(process("listen for signals"))?
     };
+    if left.is_some() {
+        let _runtime = runtime.enter();
+        files.restore();
+        if let Some(edits) = &edits {
+            runtime.block_on(edits.restore());
+        }
+    }
     let tree = Tree { names, files: Arc::clone(&files), edits: edits.clone(), observer: Arc::clone(&observer) };
-    let session = Arc::new(attach(settings, tree, &runtime)?);
+    let memory = tree.names.memory().map_err(process("keep what is open"))?;
+    let wishes = wishes(given.line.as_deref()).map_err(process("listen to the keeper of the mount"))?;
+    let line = given.line.clone();
+    let session = Arc::new(attach(settings, tree, &runtime, (given, left), memory.as_ref())?);
     let drain = settings.drain_timeout;
-    let mut mounted =
-        Mounted { runtime: Some(runtime), session, edits, drain, observer, private, control: None, pages: None, signals, unmounted: false };
+    let mut mounted = Mounted {
+        runtime: Some(runtime),
+        session,
+        edits,
+        drain,
+        observer,
+        private,
+        control: None,
+        pages: None,
+        signals,
+        unmounted: false,
+        line,
+        wishes,
+    };
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
     mounted.control = mounted.listen(settings, store.switches().clone());
@@ -255,17 +323,74 @@ fn open_spill(settings: &Settings, location: &Location, private: Option<&TempDir
     }
 }
 
-fn attach(settings: &Settings, tree: Tree, runtime: &Runtime) -> Result<Session, Error> {
+fn attach(
+    settings: &Settings,
+    tree: Tree,
+    runtime: &Runtime,
+    (given, left): (Given, Option<Left>),
+    memory: Option<&[OwnedFd; 2]>,
+) -> Result<Session, Error> {
     let handle = runtime.handle().clone();
-    match &settings.mountpoint {
-        MountTarget::Directory(path) => fuse::mount(tree, handle, path, &settings.source.to_string(), &settings.fuse)
+    let source = settings.source.to_string();
+    let memory = memory.map(|[inodes, record]| [inodes.as_fd(), record.as_fd()]);
+    let keeping = given.line.as_deref().zip(memory).map(|(line, memory)| Keeping { line, source: &source, memory });
+    match (&settings.mountpoint, left) {
+        (target, Some(left)) => {
+            let path = if let MountTarget::Directory(path) = target { Some(&**path) } else { None };
+            let gone = |error: io::Error| Error::Resume { target: target.clone(), reason: error.to_string() };
+            fuse::resume(tree, handle, left, path, &settings.fuse).map_err(gone)
+        }
+        (MountTarget::Directory(path), None) => fuse::mount(tree, handle, path, &source, &settings.fuse, keeping)
             .map_err(|source| Error::Mount { target: path.clone(), source }),
-        MountTarget::Fd(number) => {
+        (MountTarget::Fd(number), None) => {
             let refuse = |reason: String| Error::Descriptor { number: *number, reason };
             let fd = fuse_descriptor(*number).map_err(refuse)?;
-            fuse::attach(tree, handle, fd).map_err(|error| refuse(format!("{error}; is it mounted, and still?")))
+            fuse::attach(tree, handle, fd, given.clones, keeping).map_err(|error| refuse(format!("{error}; is it mounted, and still?")))
         }
     }
+}
+
+/// What the daemon before left, with the memory of its names; none: there was none.
+fn left(settings: &Settings, given: &mut Given) -> Result<Option<(Left, [OwnedFd; 2])>, Error> {
+    let Some(session) = &given.session else { return Ok(None) };
+    let refuse = |reason: String| Error::Resume { target: settings.mountpoint.clone(), reason };
+    let mut devices = Vec::new();
+    if let MountTarget::Fd(number) = settings.mountpoint {
+        devices.push(fuse_descriptor(number).map_err(refuse)?);
+    }
+    devices.append(&mut given.clones);
+    Left::of(session, &settings.source.to_string(), devices, std::mem::take(&mut given.kept)).map(Some).map_err(refuse)
+}
+
+/// The names, written down where another daemon may go on.
+fn names(settings: &Settings, store: Arc<dyn ObjectStore>, memory: Option<[OwnedFd; 2]>, is_kept: bool) -> Result<Arc<Names>, Error> {
+    let options = settings.vfs.clone();
+    match memory {
+        Some(memory) => Names::load(store, options, memory)
+            .map_err(|error| Error::Resume { target: settings.mountpoint.clone(), reason: format!("what it wrote down: {error}") }),
+        None if is_kept && fuse::can_resume() => {
+            Names::lasting(store, options).map_err(|source| Error::Process { what: "write down what is open", source })
+        }
+        None => Ok(Names::new(store, options)),
+    }
+}
+
+/// What the keeper says, heard by a thread that ends with it.
+fn wishes(line: Option<&Line>) -> io::Result<UnboundedReceiver<Wish>> {
+    let (tell, hear) = tokio::sync::mpsc::unbounded_channel();
+    if let Some(line) = line {
+        let mut wishes = line.wishes()?;
+        let listen = move || {
+            while let Some(wish) = wishes.next() {
+                if tell.send(wish).is_err() {
+                    return;
+                }
+            }
+            tracing::warn!("the keeper of this mount is gone: a restart loses the mount");
+        };
+        std::thread::Builder::new().name("keeper".into()).spawn(listen)?;
+    }
+    Ok(hear)
 }
 
 /// A descriptor of /dev/fuse, opened for reading and writing.
@@ -294,19 +419,28 @@ impl Mounted {
         &self.observer.budget
     }
 
-    /// Serves until a signal asks for the end or somebody unmounts. [`unmount`](Self::unmount) is what comes next.
-    pub fn serve(&mut self) {
-        let runtime = self.runtime.as_ref().expect("only drop takes the runtime");
-        let (session, signals) = (&self.session, &mut self.signals);
-        let reason = runtime.block_on(async {
-            tokio::select! {
-                ending = signals.next() => ending.name(),
-                () = session.ended() => "it was unmounted",
+    /// Serves until a signal asks for the end, somebody unmounts, or the keeper wishes for another daemon.
+    pub fn serve(&mut self) -> End {
+        let reason = loop {
+            let runtime = self.runtime.as_ref().expect("only drop takes the runtime");
+            let (session, signals, wishes) = (&self.session, &mut self.signals, &mut self.wishes);
+            let asked = runtime.block_on(async {
+                tokio::select! {
+                    ending = signals.next() => Err(ending.name()),
+                    () = session.ended() => Err("it was unmounted"),
+                    Some(wish) = wishes.recv() => Ok(wish),
+                }
+            });
+            match asked {
+                Err(reason) => break reason,
+                Ok(wish) if self.grants(&wish) => return End::Left,
+                Ok(_) => {}
             }
-        });
+        };
         let metrics = &self.observer.metrics;
         let (read_bytes, fetched_bytes) = (metrics.read_bytes.get(), metrics.fetched_bytes.get());
         tracing::info!(reason, read_bytes, fetched_bytes, spill_read_bytes = metrics.spill_read_bytes.get(), "ending");
+        End::Over
     }
 
     /// Unmounts.

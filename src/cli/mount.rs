@@ -161,9 +161,13 @@ fn serve(settings: &Settings, attachment: Attachment, tell: impl FnOnce(&str) ->
     ready.announce(&line).map_err(on_file)?;
     tell(&line)?;
     tracing::info!(source = %settings.source, mountpoint = %settings.mountpoint, "mounted");
-    mounted.serve();
+    let end = mounted.serve();
     // Before the mount goes, so that nobody who looks at the file comes too late.
     drop(ready);
+    if end == mount::End::Left {
+        mounted.leave();
+        return Ok(());
+    }
     let served = mounted.unmount().map_err(failed);
     match &served {
         Ok(()) => tracing::info!(source = %settings.source, "unmounted"),

@@ -2,8 +2,10 @@
 //! `session`.
 
 use std::io;
+use std::sync::{Arc, OnceLock};
 
 use fuser::{Filesystem, InitFlags, KernelConfig, Request};
+use serde::{Deserialize, Serialize};
 
 use super::MAX_WRITE;
 
@@ -11,13 +13,26 @@ use super::MAX_WRITE;
 /// read-ahead drop to a sixth of their rate.
 const MAX_BACKGROUND: u16 = 256;
 
+/// What was agreed on with the kernel: what a daemon has to know that goes on with the session. Fields that are added later have defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Agreed {
+    pub minor: u32,
+    pub max_write: u32,
+    /// The kernel asks again for what a daemon that died had taken.
+    pub resends: bool,
+    pub passthrough: bool,
+}
+
 /// What this mount wants.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Wishes {
     /// Listings tell the attributes of files, without a request for each.
     pub listings_tell_attributes: bool,
     /// Files of the disk that the kernel reads by itself.
     pub passthrough: bool,
+    /// What came of it.
+    pub agreed: Arc<OnceLock<Agreed>>,
 }
 
 impl Filesystem for Wishes {
@@ -45,12 +60,17 @@ impl Filesystem for Wishes {
                 tracing::debug!(?flag, "the kernel does not know this");
             }
         }
-        if self.passthrough && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() {
+        let passthrough = self.passthrough && config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok();
+        if passthrough {
             // Files on plain file systems; with more the mount itself could not lie under an overlay.
             config.set_max_stack_depth(1).map_err(|most| io::Error::other(format!("max_stack_depth above {most}")))?;
         }
         config.set_max_background(MAX_BACKGROUND).map_err(|least| io::Error::other(format!("max_background below {least}")))?;
         config.set_max_write(MAX_WRITE).map_err(|most| io::Error::other(format!("max_write above {most}")))?;
+        let resends = config.capabilities().contains(InitFlags::FUSE_HAS_RESEND);
+        let agreed = Agreed { minor: config.kernel_abi().1, max_write: MAX_WRITE, resends, passthrough };
+        // A kernel asks once.
+        let _ = self.agreed.set(agreed);
         Ok(())
     }
 }

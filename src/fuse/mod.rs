@@ -5,6 +5,7 @@
 //! it is answered, and every descriptor begins with a new agreement, which a daemon that goes on for another must not.
 
 mod backing;
+mod before;
 mod changing;
 mod channel;
 mod convert;
@@ -16,6 +17,7 @@ mod interrupt;
 mod kernel;
 mod options;
 mod own_files;
+mod pause;
 mod process;
 mod reading;
 mod reply;
@@ -33,10 +35,11 @@ use tokio::runtime::Handle;
 use crate::admin::Observer;
 use crate::vfs::{Edits, Files, Names};
 
-pub use kernel::unmount;
+pub use kernel::{can_resume, unmount};
 pub use options::Options;
-pub use session::Session;
+pub use session::{Keeping, Left, Session};
 
+use before::Before;
 use directories::Directories;
 use filesystem::{Admitted, Bucket};
 use init::Wishes;
@@ -61,23 +64,45 @@ pub struct Tree {
 ///
 /// # Errors
 /// What mount(2) or fusermount3 said.
-pub fn mount(tree: Tree, runtime: Handle, mountpoint: &Path, name: &str, options: &Options) -> io::Result<Session> {
+pub fn mount(
+    tree: Tree,
+    runtime: Handle,
+    mountpoint: &Path,
+    name: &str,
+    options: &Options,
+    keeping: Option<Keeping<'_>>,
+) -> io::Result<Session> {
     let (wishes, read_only) = (tree.wishes(), tree.edits.is_none());
-    Session::mount(|admitted| tree.serve(admitted, runtime), wishes, mountpoint, name, options, read_only)
+    Session::mount(|admitted| tree.serve(admitted, runtime), wishes, mountpoint, name, (options, read_only), keeping)
 }
 
-/// Serves the same tree over a /dev/fuse descriptor that is mounted already. Needs no privilege.
+/// Serves the same tree over a /dev/fuse descriptor that is mounted already, and over `clones` of it, one for a thread. Needs no privilege.
 ///
 /// # Errors
 /// When the descriptor does not speak FUSE, or is not mounted.
-pub fn attach(tree: Tree, runtime: Handle, fd: OwnedFd) -> io::Result<Session> {
+pub fn attach(tree: Tree, runtime: Handle, fd: OwnedFd, clones: Vec<OwnedFd>, keeping: Option<Keeping<'_>>) -> io::Result<Session> {
     let wishes = tree.wishes();
-    Session::attach(|admitted| tree.serve(admitted, runtime), wishes, fd)
+    Session::attach(|admitted| tree.serve(admitted, runtime), wishes, (fd, clones), keeping)
+}
+
+/// Goes on with a session of a daemon that ended: with `left` of it, and a tree that was loaded from its memory. What that one mounted at
+/// `mountpoint` is unmounted by this one.
+///
+/// # Errors
+/// When the mount is gone.
+pub fn resume(tree: Tree, runtime: Handle, left: Left, mountpoint: Option<&Path>, options: &Options) -> io::Result<Session> {
+    let (files, edits) = (Arc::clone(&tree.files), tree.edits.clone());
+    let answered = files.answered().into_iter().chain(edits.iter().flat_map(|edits| edits.answered())).collect();
+    Session::resume(|admitted| tree.serve(admitted, runtime), left, mountpoint, options, answered)
 }
 
 impl Tree {
     fn wishes(&self) -> Wishes {
-        Wishes { listings_tell_attributes: self.names.listings_tell_attributes(), passthrough: self.files.may_be_on_disk() }
+        Wishes {
+            listings_tell_attributes: self.names.listings_tell_attributes(),
+            passthrough: self.files.may_be_on_disk(),
+            agreed: Arc::default(),
+        }
     }
 
     fn serve(self, admitted: Admitted, runtime: Handle) -> Bucket {
@@ -86,6 +111,18 @@ impl Tree {
         let own = OwnFiles::new(Arc::clone(&names), observer);
         let directories = Directories::new(Arc::clone(&names));
         let backings = files.may_be_on_disk().then(Arc::default);
-        Bucket { names, files, directories, edits, backings, own, metrics, runtime, admitted, waits: Arc::default() }
+        Bucket {
+            names,
+            files,
+            directories,
+            edits,
+            backings,
+            own,
+            metrics,
+            runtime,
+            admitted,
+            waits: Arc::default(),
+            before: Before::default(),
+        }
     }
 }

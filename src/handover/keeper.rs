@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Error, Link, Message};
@@ -32,23 +32,25 @@ pub enum Report {
     /// It answers.
     Ready,
     /// It cannot.
-    Failed(Failed),
+    Failed(Trouble),
     /// It was asked to leave, answers no more and ends.
     Left,
     /// It was asked to leave and stays, and why.
     Stays(String),
 }
 
-/// Why a daemon cannot serve.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Why a daemon cannot serve, as the keeper hears it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Failed {
+pub struct Trouble {
     /// What it exits with.
     pub code: u8,
     /// One word: internal, usage, credentials, bucket, not-written.
     pub reason: String,
     /// One line for people.
     pub message: String,
+    /// Files whose bytes did not reach the bucket.
+    pub paths: Vec<String>,
 }
 
 /// What is on the line from a daemon: one of these at a time.
@@ -57,7 +59,7 @@ pub struct Failed {
 struct Said {
     session: Option<Value>,
     ready: Option<bool>,
-    failed: Option<Failed>,
+    failed: Option<Trouble>,
     left: Option<bool>,
     stays: Option<String>,
 }
@@ -161,7 +163,7 @@ mod tests {
             assert_eq!(text, "known");
             link.send(&json!({"failed": {"code": 3, "reason": "credentials", "message": "no"}}), &[]).unwrap();
         });
-        let failed = Failed { code: 3, reason: "credentials".into(), message: "no".into() };
+        let failed = Trouble { code: 3, reason: "credentials".into(), message: "no".into(), paths: Vec::new() };
         assert_eq!(second, [Report::Failed(failed)]);
     }
 

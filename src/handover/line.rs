@@ -1,120 +1,139 @@
-//! The daemon's end of the line to its keeper: what it was given, and what it tells. It reads no environment and decides nothing. Invariant: a
-//! line that broke is no reason to end: who is served does not care who keeps the mount.
+//! The daemon's end of the line to its keeper, which stays open as long as the daemon lives: what it says of itself, one JSON object with one
+//! key at a time. It waits for no answer. Invariant: a keeper that is gone, or does not read, costs the daemon a moment and nothing else.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
-use super::{Error, Failed, Link};
+use super::{Error, Link, Wishes};
 
-/// What a daemon has from the keeper of its mount.
-#[derive(Debug, Default)]
-pub struct Inherited {
-    /// Of /dev/fuse, the first mounted and the others clones of it, and behind them what belongs to `session`. None of them: the daemon mounts
-    /// by itself, and gives the keeper its descriptors with its session.
-    pub descriptors: Vec<OwnedFd>,
-    /// What the daemon before had agreed on with the kernel.
-    pub session: Option<Value>,
-    /// Where the keeper hears of it; none: there is no keeper, and the mount ends with this daemon.
-    pub line: Option<Line>,
+/// Longest wait for a keeper that does not read: what is said here fits into the buffer of the socket.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is said.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Word<'a> {
+    /// To be kept for the next daemon.
+    Session(&'a Value),
+    Ready(bool),
+    Failed(&'a Failed),
+    /// It was asked to leave, answers no more and ends.
+    Left(bool),
+    /// It was asked to leave and stays, and why.
+    Stays(&'a str),
+}
+
+/// Why there is no mount, or why it ended badly.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Failed {
+    /// What the process ends with.
+    pub code: u8,
+    /// The same as a word.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    /// Files whose bytes did not reach the bucket.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<String>,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub struct Line {
-    tell: Mutex<Link>,
-    hear: Mutex<Link>,
-}
-
-/// What a keeper says after its message. Unknown names are left aside.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Wish {
-    /// The daemon shall end at a quiet moment and leave the mount: another one goes on. Waits so many milliseconds for files that are being
-    /// written.
-    pub leave_within_ms: Option<u64>,
-}
+pub struct Line(Mutex<Link>);
 
 impl Line {
-    /// Over a line whose message has been received.
+    /// Over the connection that the message came by.
+    pub fn new(stream: UnixStream) -> Self {
+        Self::over(Link::new(stream))
+    }
+
+    /// The same.
+    pub fn over(link: Link) -> Self {
+        Self(Mutex::new(link))
+    }
+
+    /// The mount answers. Nothing with descriptors may follow: who reads both in one piece would take them for part of this.
+    ///
+    /// # Errors
+    /// When the keeper is gone.
+    pub fn ready(&self) -> Result<(), Error> {
+        self.say(&Word::Ready(true), &[])
+    }
+
+    /// It does not, or does no more.
+    ///
+    /// # Errors
+    /// When the keeper is gone.
+    pub fn failed(&self, failed: &Failed) -> Result<(), Error> {
+        self.say(&Word::Failed(failed), &[])
+    }
+
+    /// What the keeper gives to the daemon after this one, with its `descriptors`. Comes before [`ready`](Self::ready).
+    ///
+    /// # Errors
+    /// When the keeper is gone.
+    pub fn keep(&self, session: &Value, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        self.say(&Word::Session(session), descriptors)
+    }
+
+    /// The mount is left to the daemon after this one.
+    ///
+    /// # Errors
+    /// When the keeper is gone.
+    pub fn left(&self) -> Result<(), Error> {
+        self.say(&Word::Left(true), &[])
+    }
+
+    /// It is not, and why.
+    ///
+    /// # Errors
+    /// When the keeper is gone.
+    pub fn stays(&self, why: &str) -> Result<(), Error> {
+        self.say(&Word::Stays(why), &[])
+    }
+
+    /// What the keeper says from now on. For one listener.
     ///
     /// # Errors
     /// When no descriptor is left.
-    pub fn new(link: Link) -> std::io::Result<Self> {
-        let tell = Link::new(link.stream().try_clone()?);
-        Ok(Self { tell: Mutex::new(tell), hear: Mutex::new(link) })
+    pub fn wishes(&self) -> std::io::Result<Wishes> {
+        Ok(Wishes(Link::new(self.0.lock().stream().try_clone()?)))
     }
 
-    /// Tells what was agreed on with the kernel, with what another daemon needs to go on from there.
-    ///
-    /// # Errors
-    /// When nobody hears it.
-    pub fn session(&self, session: &Value, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
-        self.tell.lock().send(&json!({ "session": session }), descriptors)
-    }
-
-    /// Tells that the mount answers.
-    pub fn ready(&self) {
-        self.say(&json!({"ready": true}));
-    }
-
-    /// Tells why it does not.
-    pub fn failed(&self, failed: &Failed) {
-        self.say(&json!({ "failed": failed }));
-    }
-
-    /// Tells that the mount is left to the next one.
-    pub fn left(&self) {
-        self.say(&json!({"left": true}));
-    }
-
-    /// Tells why it is not.
-    pub fn stays(&self, why: &str) {
-        self.say(&json!({ "stays": why }));
-    }
-
-    /// Waits for a wish of the keeper; none: it is gone.
-    pub fn next(&self) -> Option<Wish> {
-        match self.hear.lock().receive(None) {
-            Ok(wish) => wish.map(|(wish, _)| wish),
-            Err(error) => {
-                tracing::warn!(%error, "the keeper of this mount says what cannot be understood");
-                None
-            }
-        }
-    }
-
-    fn say(&self, what: &Value) {
-        if let Err(error) = self.tell.lock().send(what, &[]) {
-            tracing::warn!(%error, "the keeper of this mount is gone");
-        }
+    fn say(&self, word: &Word<'_>, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        let link = self.0.lock();
+        link.stream().set_write_timeout(Some(PATIENCE))?;
+        link.send(word, descriptors)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixStream;
+    use std::os::fd::AsFd;
+
+    use serde_json::json;
 
     use super::*;
 
     #[test]
-    fn both_speak_at_the_same_time_and_each_notices_that_the_other_is_gone() {
-        let (here, there) = UnixStream::pair().unwrap();
-        let line = Line::new(Link::new(here)).unwrap();
-        let mut keeper = Link::new(there);
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| (line.next(), line.next()));
-            line.ready();
-            assert_eq!(keeper.receive::<Value>(None).unwrap().unwrap().0, json!({"ready": true}));
-            let wish = Wish { leave_within_ms: Some(5) };
-            keeper.send(&wish, &[]).unwrap();
-            keeper.send(&json!({"of-tomorrow": 1}), &[]).unwrap();
-            assert_eq!(waiting.join().unwrap(), (Some(wish), Some(Wish::default())));
-        });
+    fn each_word_is_an_object_with_one_key_and_a_keeper_that_is_gone_is_an_error() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let (line, mut keeper) = (Line::new(one), Link::new(other));
+        let mut heard = || keeper.receive::<Value>(Some(PATIENCE)).unwrap().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        line.keep(&json!({"minor": 40}), &[file.as_fd()]).unwrap();
+        let (session, descriptors) = heard();
+        assert_eq!((session, descriptors.len()), (json!({"session": {"minor": 40}}), 1));
+        line.ready().unwrap();
+        assert_eq!(heard().0, json!({"ready": true}));
+        line.failed(&Failed { code: 5, reason: "not-written", message: "it".into(), paths: vec!["a".into()] }).unwrap();
+        assert_eq!(heard().0, json!({"failed": {"code": 5, "reason": "not-written", "message": "it", "paths": ["a"]}}));
         drop(keeper);
-        line.ready();
-        assert_eq!(line.next(), None);
+        assert!(line.ready().is_err());
     }
 }

@@ -7,9 +7,11 @@ mod line;
 mod link;
 mod message;
 mod place;
+mod wishes;
 
-pub use keeper::{Failed, Keeper, Report};
-pub use line::{Inherited, Line, Wish};
+pub use keeper::{Keeper, Report, Trouble};
+pub use line::{Failed, Line};
 pub use link::{Error, Link};
 pub use message::{Environment, Message};
 pub use place::{Door, Place};
+pub use wishes::{Wish, Wishes};
