@@ -13,6 +13,7 @@ mod evict;
 mod flags;
 mod foreign;
 mod get;
+mod kept;
 mod locate;
 mod ls;
 mod man;
@@ -30,8 +31,10 @@ mod rm;
 mod stat;
 mod stats;
 mod stop;
+mod supervise;
 mod tuning;
 mod umount;
+mod upgrade;
 mod warm;
 
 use std::ffi::OsString;
@@ -83,6 +86,7 @@ enum Command {
     Mount(Box<mount::Args>),
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
+    Upgrade(upgrade::Args),
     Stats(stats::Args),
     Ctl(ctl::Args),
     Refresh(refresh::Args),
@@ -138,6 +142,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
         Ok(cli) => match cli.command {
             Command::Mount(args) => mount::run(&args.into_request()),
             Command::Umount(args) => umount::run(&args),
+            Command::Upgrade(args) => upgrade::run(&args),
             Command::Stats(args) => stats::run(&args),
             Command::Ctl(args) => ctl::run(&args),
             Command::Refresh(args) => refresh::run(&args),

@@ -7,10 +7,10 @@ use clap::ValueEnum;
 
 use super::flags::TableFlags;
 use super::ready::{self, Ready};
-use super::{Failure, daemon, mountpoint};
+use super::{Failure, daemon, kept, mountpoint, supervise};
 use crate::config::{self, Input, Program, Settings, Values};
 use crate::logging::{self, Attachment};
-use crate::mount;
+use crate::mount::{self, Given};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -104,6 +104,12 @@ pub fn run(request: &Request) -> Result<(), Failure> {
     if request.print_config {
         return print_config(&mut values, &request.input);
     }
+    if let Some(worker) = kept::Worker::of_this_process()? {
+        return worker.run(|given, attachment, tell| {
+            let settings = Settings::from_values(&mut values, &request.input.environment)?;
+            serve(&settings, given, attachment, tell)
+        });
+    }
     if daemon::is_child() {
         return run_as_daemon(values, &request.input);
     }
@@ -113,7 +119,7 @@ pub fn run(request: &Request) -> Result<(), Failure> {
         return Ok(());
     }
     if settings.foreground {
-        return serve(&settings, Attachment::Foreground, |line| super::print(format!("{line}\n").as_bytes()));
+        return attend(&settings, Attachment::Foreground, |line| super::print(format!("{line}\n").as_bytes()));
     }
     for note in &settings.notes {
         eprintln!("windlass: warning: {note}");
@@ -137,7 +143,7 @@ fn print_config(values: &mut Values, input: &Input) -> Result<(), Failure> {
 fn run_as_daemon(mut values: Values, input: &Input) -> Result<(), Failure> {
     let served = Settings::from_values(&mut values, &input.environment).map_err(Failure::from).and_then(|settings| {
         daemon::leave_terminal()?;
-        serve(&settings, Attachment::Daemon, |line| {
+        attend(&settings, Attachment::Daemon, |line| {
             daemon::tell_ready(line).map_err(|e| Failure::internal(format!("nobody waits for the mount any more: {e}")))
         })
     });
@@ -147,8 +153,13 @@ fn run_as_daemon(mut values: Values, input: &Input) -> Result<(), Failure> {
     })
 }
 
+/// Mounts and serves, in this process or in another one that is watched.
+fn attend(settings: &Settings, attachment: Attachment, tell: impl FnOnce(&str) -> Result<(), Failure>) -> Result<(), Failure> {
+    if settings.supervised { supervise::run(settings, attachment, tell) } else { serve(settings, Given::default(), attachment, tell) }
+}
+
 /// Mounts and serves until the end. `tell` is called once the mount answers.
-fn serve(settings: &Settings, attachment: Attachment, tell: impl FnOnce(&str) -> Result<(), Failure>) -> Result<(), Failure> {
+fn serve(settings: &Settings, given: Given, attachment: Attachment, tell: impl FnOnce(&str) -> Result<(), Failure>) -> Result<(), Failure> {
     logging::init(&settings.logging, attachment).map_err(|e| Failure::usage(e.to_string()))?;
     for note in &settings.notes {
         tracing::warn!("{note}");
@@ -156,7 +167,7 @@ fn serve(settings: &Settings, attachment: Attachment, tell: impl FnOnce(&str) ->
     let on_file = |e: std::io::Error| Failure::usage(format!("cannot write the ready file: {e}"));
     let ready = Ready::prepare(settings.ready_file.as_deref()).map_err(on_file)?;
     let failed = |error: mount::Error| Failure { code: error.exit_code(), message: error.to_string() };
-    let mut mounted = mount::start(settings).map_err(failed)?;
+    let mut mounted = mount::start_with(settings, given).map_err(failed)?;
     let line = ready::line(settings);
     ready.announce(&line).map_err(on_file)?;
     tell(&line)?;

@@ -107,7 +107,7 @@ pub fn check_device() -> Result<(), Failure> {
 }
 
 /// Whether it is the device 10:229 (Documentation/admin-guide/devices.txt of the kernel).
-fn is_fuse(file: &std::fs::File) -> bool {
+pub fn is_fuse(file: impl std::os::fd::AsFd) -> bool {
     rustix::fs::fstat(file).is_ok_and(|found| (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev)) == (10, 229))
 }
 

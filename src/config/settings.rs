@@ -53,6 +53,8 @@ pub struct Settings {
     pub logging: logging::Options,
     /// Stay attached to the terminal.
     pub foreground: bool,
+    /// A process holds the mount and starts the daemon anew when it dies.
+    pub supervised: bool,
     /// A file that exists while the mount answers.
     pub ready_file: Option<PathBuf>,
     /// What went on although it may surprise, one line each: logged once, when the log is there.
@@ -158,6 +160,7 @@ impl Settings {
             drain_timeout: values.time("drain-timeout"),
             logging: values.logging()?,
             foreground: values.flag("foreground"),
+            supervised: values.flag("supervised"),
             ready_file: values.path("ready-file"),
             notes: values.all_notes(),
             source,
@@ -171,6 +174,12 @@ impl Settings {
         let conflict = |text: String| Err(Error::Conflict(text));
         if self.fuse.allow_other && self.fuse.allow_root {
             return conflict("allow-other and allow-root exclude each other: allow-other includes root".into());
+        }
+        if self.supervised && self.fuse.auto_unmount {
+            return conflict("supervised keeps the mount when the daemon dies, auto-unmount takes it away: choose one".into());
+        }
+        if self.supervised && matches!(self.mountpoint, MountTarget::Fd(_)) {
+            return conflict("supervised needs a directory: whoever passes a descriptor keeps the mount".into());
         }
         // fusermount3 runs as root and has to look at the mount before it takes it away.
         if self.fuse.auto_unmount && !(self.fuse.allow_other || self.fuse.allow_root) {

@@ -68,10 +68,10 @@ pub(super) enum Beginner {
 pub type Tracked<'a> = &'a (dyn Fn(u32, u32) -> bool + Sync);
 
 impl EditHandle {
-    /// As it was written down. It finds what is being written by its inode.
-    pub fn from_row(row: EditRow) -> Self {
+    /// As it was written down, with what is being written of its inode.
+    pub fn from_row(row: EditRow, draft: Option<Arc<Draft>>) -> Self {
         let EditRow { ino, may_read, may_write, direct, opened_by, told: _, version } = row;
-        let (draft, wrote_by) = (Mutex::default(), AtomicU32::new(opened_by));
+        let (draft, wrote_by) = (Mutex::new(draft), AtomicU32::new(opened_by));
         Self { ino, may_read, may_write, direct, version, draft, opened_by, wrote_by }
     }
 

@@ -64,8 +64,10 @@ impl Edits {
         let (ino, direct) = (row.ino, row.direct);
         let reads_version = row.may_read && self.files.get(handle).is_err();
         let version = row.version.clone();
-        self.open.write().insert(handle, Arc::new(EditHandle::from_row(row)));
-        if !reads_version || self.names.drafts.get(ino).is_some() {
+        let draft = self.names.drafts.get(ino).filter(|draft| row.may_write || !draft.is_hidden_from_readers());
+        let is_written = draft.is_some();
+        self.open.write().insert(handle, Arc::new(EditHandle::from_row(row, draft)));
+        if !reads_version || is_written {
             return;
         }
         // It read what was being written, and is in the store by now.
