@@ -2,12 +2,13 @@
 //! It decides nothing about reads or names. Invariant: whoever gets a [`Mounted`] has a mount that answers; whoever
 //! gets an [`Error`] has nothing left behind.
 
+mod ending;
 mod leaving;
 mod live;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
 
-use crate::admin::{Listen, Listener, Observer, Pages, Server, Subject};
+use crate::admin::{CounterFiles, Health, Listen, Listener, Observer, Pages, Server, Subject};
 use crate::budget::Budget;
 use crate::config::{MountTarget, Settings};
 use crate::fuse::{self, Keeping, Left, Session, Tree};
@@ -27,19 +28,12 @@ use crate::reader::{ReadMode, Reader};
 use crate::signals::Signals;
 use crate::spill::{Bounds, Identity, Spill};
 use crate::store::{self, ErrorKind, Key, Location, ObjectStore, Switches};
-use crate::sys;
 use crate::vfs::{Edits, Files, Names};
 use crate::writer::Writer;
 use live::LiveOptions;
 
 /// Housekeeping: streams that were left, idle memory.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
-
-/// How long files that are still open may keep the session alive after the mount point is free.
-const GRACE: Duration = Duration::from_secs(1);
-
-/// How long the disk may take at the end for what was read last, which is a quarter of the memory at most.
-const SETTLED: Duration = Duration::from_secs(5);
 
 /// A mount that does not answer within this time does not work.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -64,6 +58,9 @@ pub struct Mounted {
     control: Option<Server>,
     /// What it serves over HTTP.
     pages: Option<Pages>,
+    health: Arc<Health>,
+    /// What it writes into files for those who look there.
+    counters: Option<CounterFiles>,
     signals: Signals,
     unmounted: bool,
     /// Who keeps it for the daemon after this one.
@@ -199,6 +196,9 @@ pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Erro
     let process = |what| move |source| Error::Process { what, source };
     let runtime = Builder::new_multi_thread().enable_all().thread_name("windlass-io").build().map_err(process("start the runtime"))?;
     let listener = settings.admin.metrics.as_ref().map(listen).transpose()?;
+    let (health, port) = (Arc::new(Health::default()), listener.as_ref().and_then(Listener::port));
+    // From the beginning: probes ask before the bucket has answered.
+    let pages = listener.map(|listener| serve_pages(listener, &health, &runtime)).transpose()?;
     let location = Location::describe(&settings.store);
     let store_error = |source| Error::Store { location: Box::new(location.clone()), source: Box::new(source) };
     let metrics = Arc::new(Metrics::default());
@@ -247,13 +247,15 @@ pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Erro
         data_host: location.data_host().map(str::to_owned),
         mountpoint: settings.mountpoint.to_string(),
         began: Instant::now(),
-        port: listener.as_ref().and_then(Listener::port),
+        port,
     });
+    health.on_observer(Arc::clone(&observer));
     // From before there is something to unmount: whoever reads the ready line may send a signal at once.
     let signals = {
         let _runtime = runtime.enter();
         // The terminal of a mount in the foreground may be closed.
-        Signals::listen().and_then(Signals::with_hangup).map_err(process("listen for signals"))?
+        let signals = Signals::listen().and_then(Signals::with_hangup).map_err(process("listen for signals"))?;
+        if settings.ignores_sigterm { signals.without_terminate() } else { signals }
     };
     if left.is_some() {
         let _runtime = runtime.enter();
@@ -276,7 +278,9 @@ pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Erro
         observer,
         private,
         control: None,
-        pages: None,
+        pages,
+        health,
+        counters: None,
         signals,
         unmounted: false,
         line,
@@ -285,12 +289,20 @@ pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Erro
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
     mounted.control = mounted.listen(settings, store.switches().clone());
-    mounted.pages = listener.map(|listener| mounted.serve_pages(listener)).transpose()?;
+    mounted.counters = mounted.write_counters(settings);
+    mounted.health.on_ready();
     if let Some(edits) = mounted.edits.clone() {
         // Beside the mount: it may have to upload much.
         mounted.runtime().spawn(async move { edits.recover().await });
     }
     Ok(mounted)
+}
+
+/// Serves what can be looked at over HTTP.
+fn serve_pages(listener: Listener, health: &Arc<Health>, runtime: &Runtime) -> Result<Pages, Error> {
+    let place = listener.place.clone();
+    tracing::info!(%place, "metrics are served at /metrics");
+    Pages::start(listener, Arc::clone(health), runtime.handle()).map_err(|source| Error::Listen { place, source })
 }
 
 fn listen(place: &Listen) -> Result<Listener, Error> {
@@ -344,8 +356,8 @@ fn attach(
             .map_err(|source| Error::Mount { target: path.clone(), source }),
         (MountTarget::Fd(number), None) => {
             let refuse = |reason: String| Error::Descriptor { number: *number, reason };
-            let fd = fuse_descriptor(*number).map_err(refuse)?;
-            fuse::attach(tree, handle, fd, given.clones, keeping).map_err(|error| refuse(format!("{error}; is it mounted, and still?")))
+            let fd = fuse::adopt(*number).map_err(|flaw| refuse(flaw.to_string()))?;
+            fuse::attach(tree, handle, fd, given.clones, &settings.fuse, keeping).map_err(|error| refuse(error.to_string()))
         }
     }
 }
@@ -356,7 +368,7 @@ fn left(settings: &Settings, given: &mut Given) -> Result<Option<(Left, [OwnedFd
     let refuse = |reason: String| Error::Resume { target: settings.mountpoint.clone(), reason };
     let mut devices = Vec::new();
     if let MountTarget::Fd(number) = settings.mountpoint {
-        devices.push(fuse_descriptor(number).map_err(refuse)?);
+        devices.push(fuse::adopt(number).map_err(|flaw| refuse(flaw.to_string()))?);
     }
     devices.append(&mut given.clones);
     Left::of(session, &settings.source.to_string(), devices, std::mem::take(&mut given.kept)).map(Some).map_err(refuse)
@@ -393,21 +405,6 @@ fn wishes(line: Option<&Line>) -> io::Result<UnboundedReceiver<Wish>> {
     Ok(hear)
 }
 
-/// A descriptor of /dev/fuse, opened for reading and writing.
-fn fuse_descriptor(number: RawFd) -> Result<OwnedFd, String> {
-    let fd = sys::duplicate(number).map_err(|error| format!("{error}: the parent must leave it open for this process"))?;
-    let target = std::fs::read_link(format!("/proc/self/fd/{number}")).map_err(|error| error.to_string())?;
-    // The path is what it had when it was opened: in the parent's mount namespace, where /dev/fuse is /dev/fuse.
-    if target != Path::new("/dev/fuse") {
-        return Err(format!("it is {}, not /dev/fuse", target.display()));
-    }
-    let flags = rustix::fs::fcntl_getfl(fd.as_fd()).map_err(|error| error.to_string())?;
-    if !flags.contains(rustix::fs::OFlags::RDWR) {
-        return Err("it is not open for reading and writing".into());
-    }
-    Ok(fd)
-}
-
 impl Mounted {
     /// The counters of this mount.
     pub fn metrics(&self) -> &Arc<Metrics> {
@@ -417,38 +414,6 @@ impl Mounted {
     /// The memory of this mount.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.observer.budget
-    }
-
-    /// Serves until a signal asks for the end, somebody unmounts, or the keeper wishes for another daemon.
-    pub fn serve(&mut self) -> End {
-        let reason = loop {
-            let runtime = self.runtime.as_ref().expect("only drop takes the runtime");
-            let (session, signals, wishes) = (&self.session, &mut self.signals, &mut self.wishes);
-            let asked = runtime.block_on(async {
-                tokio::select! {
-                    ending = signals.next() => Err(ending.name()),
-                    () = session.ended() => Err("it was unmounted"),
-                    Some(wish) = wishes.recv() => Ok(wish),
-                }
-            });
-            match asked {
-                Err(reason) => break reason,
-                Ok(wish) if self.grants(&wish) => return End::Left,
-                Ok(_) => {}
-            }
-        };
-        let metrics = &self.observer.metrics;
-        let (read_bytes, fetched_bytes) = (metrics.read_bytes.get(), metrics.fetched_bytes.get());
-        tracing::info!(reason, read_bytes, fetched_bytes, spill_read_bytes = metrics.spill_read_bytes.get(), "ending");
-        End::Over
-    }
-
-    /// Unmounts.
-    ///
-    /// # Errors
-    /// When the mount cannot be taken away.
-    pub fn unmount(mut self) -> Result<(), Error> {
-        self.take_down()
     }
 
     fn runtime(&self) -> &Runtime {
@@ -490,7 +455,7 @@ impl Mounted {
     /// Opens the control socket. A mount works without it.
     fn listen(&self, settings: &Settings, switches: Switches) -> Option<Server> {
         let Some(device) = self.session.device().and_then(|device| device.parse().ok()) else {
-            tracing::info!("no control socket: where a passed descriptor is mounted cannot be seen from here");
+            tracing::info!("no control socket: this kernel does not tell what is mounted over a descriptor");
             return None;
         };
         let session = Arc::clone(&self.session);
@@ -508,11 +473,17 @@ impl Mounted {
         }
     }
 
-    /// Serves what can be looked at over HTTP.
-    fn serve_pages(&self, listener: Listener) -> Result<Pages, Error> {
-        let place = listener.place.clone();
-        tracing::info!(%place, "metrics are served at /metrics");
-        Pages::start(listener, Arc::clone(&self.observer), self.runtime().handle()).map_err(|source| Error::Listen { place, source })
+    /// Writes counters into files, when somebody wants them there.
+    fn write_counters(&self, settings: &Settings) -> Option<CounterFiles> {
+        let wanted = settings.admin.files.as_ref()?;
+        let Some(directory) = wanted.find(&self.observer.mountpoint) else {
+            tracing::warn!(
+                "metrics-dir=auto: no directory below /var/run/ossfs has a mount_point_info with this mount point: no counters are written"
+            );
+            return None;
+        };
+        tracing::info!(directory = %directory.display(), "counters are written into files");
+        Some(CounterFiles::start(directory, Arc::clone(&self.observer), self.runtime().handle()))
     }
 
     /// Asks the mount for its root, as the first user will.
@@ -530,52 +501,6 @@ impl Mounted {
             Err(_) => Err(failed(io::Error::new(io::ErrorKind::TimedOut, format!("the mount did not answer within {ANSWER:?}")))),
         }
     }
-
-    fn take_down(&mut self) -> Result<(), Error> {
-        if std::mem::replace(&mut self.unmounted, true) {
-            return Ok(());
-        }
-        let lost = self.drain();
-        // Before the mount, whose number another one may get.
-        self.control = None;
-        self.pages = None;
-        self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)?;
-        self.settle_disk();
-        if lost.is_empty() { Ok(()) } else { Err(Error::NotWritten(lost)) }
-    }
-
-    /// Waits for what was read last and is on its way to the disk: the next mount would fetch it again.
-    fn settle_disk(&mut self) {
-        if self.private.is_some() {
-            return;
-        }
-        let reader = self.observer.reader.clone();
-        let (runtime, signals) = (self.runtime.as_ref().expect("only drop takes the runtime"), &mut self.signals);
-        runtime.block_on(async {
-            tokio::select! {
-                () = reader.written() => {}
-                () = tokio::time::sleep(SETTLED) => tracing::warn!("the disk does not follow: what was read last is left out"),
-                ending = signals.next() => tracing::warn!(name = ending.name(), "asked again: what was read last is left out of the disk"),
-            }
-        });
-    }
-
-    /// Lets those who write come to an end. Returns the files that did not reach the bucket.
-    fn drain(&mut self) -> Vec<Key> {
-        let Some(edits) = self.edits.clone() else { return Vec::new() };
-        let (runtime, signals, time) = (self.runtime.as_ref().expect("only drop takes the runtime"), &mut self.signals, self.drain);
-        let lost = runtime.block_on(async {
-            tokio::select! {
-                lost = edits.drain(time) => return lost,
-                ending = signals.next() => tracing::warn!(name = ending.name(), "asked again: giving up what is being written"),
-            }
-            edits.drain(Duration::ZERO).await
-        });
-        for key in &lost {
-            tracing::error!(%key, "was still being written and is not in the bucket");
-        }
-        lost
-    }
 }
 
 /// Looks through the disk once, then keeps it inside its bounds.
@@ -588,18 +513,5 @@ async fn keep_disk(spill: Spill) {
         ticks.tick().await;
         let spill = spill.clone();
         let _ = tokio::task::spawn_blocking(move || spill.on_time(std::time::Instant::now())).await;
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if let Err(error) = self.take_down() {
-            tracing::error!(%error, "left mounted");
-        }
-        if let Some(runtime) = self.runtime.take() {
-            // Requests of files that are still open would otherwise keep it. But what is being written to a directory of ours would
-            // keep that from being removed.
-            runtime.shutdown_timeout(if self.private.is_some() { GRACE } else { Duration::ZERO });
-        }
     }
 }

@@ -8,8 +8,9 @@ use std::os::unix::process::parent_id;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Failure, mountpoint};
-use crate::handover::{Failed, Line, Link, Message};
+use super::Failure;
+use crate::fuse;
+use crate::handover::{Line, Link, Message};
 use crate::logging::Attachment;
 use crate::mount::Given;
 
@@ -21,8 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See the module.
 pub struct Worker {
-    link: Link,
-    attachment: Attachment,
+    /// Whether the supervisor left its terminal.
+    pub attachment: Attachment,
+    given: Given,
+    line: Arc<Line>,
 }
 
 /// What [`VARIABLE`] is for a worker of this process.
@@ -35,44 +38,35 @@ impl Worker {
     /// None: nobody supervises this process.
     pub fn of_this_process() -> Result<Option<Self>, Failure> {
         let Ok(text) = std::env::var(VARIABLE) else { return Ok(None) };
-        let Some((pid, how)) = text.split_once(' ').filter(|(pid, _)| *pid == parent_id().to_string()) else { return Ok(None) };
-        debug_assert!(!pid.is_empty(), "it is a number");
-        let lost = |error: std::io::Error| Failure::internal(format!("the line to the supervisor is lost: {error}"));
-        let line: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().map_err(lost)?;
-        let null = File::open("/dev/null").map_err(lost)?;
-        rustix::stdio::dup2_stdin(&null).map_err(|error| lost(error.into()))?;
+        let Some((_, how)) = text.split_once(' ').filter(|(pid, _)| *pid == parent_id().to_string()) else { return Ok(None) };
         let attachment = if how == "daemon" { Attachment::Daemon } else { Attachment::Foreground };
-        Ok(Some(Self { link: Link::new(UnixStream::from(line)), attachment }))
+        let lost = |words: String| Failure::internal(format!("the line to the supervisor is lost: {words}"));
+        let mut link = stdin().map(Link::new).map_err(|error| lost(error.to_string()))?;
+        let (message, descriptors) = match link.receive::<Message>(Some(PATIENCE)) {
+            Ok(Some(received)) => received,
+            Ok(None) => return Err(lost("it is gone".into())),
+            Err(error) => return Err(lost(error.to_string())),
+        };
+        let (clones, kept) = descriptors.into_iter().partition(|descriptor| fuse::is_fuse(descriptor));
+        let line = Arc::new(Line::over(link));
+        let given = Given { clones, session: message.session, kept, line: Some(Arc::clone(&line)) };
+        Ok(Some(Self { attachment, given, line }))
     }
 
-    /// Serves what the supervisor gives, and tells it how that goes.
-    pub fn run<F>(mut self, serve: F) -> Result<(), Failure>
-    where
-        F: FnOnce(Given, Attachment, &dyn Fn(&str) -> Result<(), Failure>) -> Result<(), Failure>,
-    {
-        let lost = |words: &str| Failure::internal(format!("the supervisor says nothing: {words}"));
-        let (message, descriptors) = match self.link.receive::<Message>(Some(PATIENCE)) {
-            Ok(Some(received)) => received,
-            Ok(None) => return Err(lost("it is gone")),
-            Err(error) => return Err(lost(&error.to_string())),
-        };
-        let (clones, kept) = descriptors.into_iter().partition(|descriptor| mountpoint::is_fuse(descriptor));
-        let line = Arc::new(Line::over(self.link));
-        let given = Given { clones, session: message.session, kept, line: Some(Arc::clone(&line)) };
-        let tell = |_: &str| line.ready().map_err(|error| Failure::internal(format!("nobody waits for the mount any more: {error}")));
-        serve(given, self.attachment, &tell).map_err(|failure| {
-            let reason = match failure.code {
-                2 => "usage",
-                3 => "credentials",
-                4 => "bucket",
-                5 => "not-written",
-                _ => "internal",
-            };
-            let failed = Failed { code: failure.code, reason, message: failure.message.clone(), paths: Vec::new() };
-            match line.failed(&failed) {
-                Ok(()) => Failure { message: String::new(), ..failure },
-                Err(_) => failure,
-            }
-        })
+    /// Where the supervisor hears how it goes.
+    pub fn line(&self) -> Arc<Line> {
+        Arc::clone(&self.line)
     }
+
+    /// What the supervisor gave.
+    pub fn given(self) -> Given {
+        self.given
+    }
+}
+
+/// The line, which nothing that is started from here on gets.
+fn stdin() -> std::io::Result<UnixStream> {
+    let line: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned()?;
+    rustix::stdio::dup2_stdin(&File::open("/dev/null")?)?;
+    Ok(line.into())
 }

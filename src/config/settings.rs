@@ -10,9 +10,10 @@ use super::source::{self, Source};
 use super::table::OPTIONS;
 use super::value::Value;
 use super::{Error, Program};
+use crate::handover::Meeting;
 use crate::reader::ReadMode;
 use crate::spill::Bounds;
-use crate::store::{CredentialOptions, Dialect, Signature, Sse, StaticKeys};
+use crate::store::{CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, WebIdentity};
 use crate::units::ByteSize;
 use crate::{admin, budget, fuse, logging, reader, store, vfs, writer};
 
@@ -57,6 +58,8 @@ pub struct Settings {
     pub supervised: bool,
     /// A file that exists while the mount answers.
     pub ready_file: Option<PathBuf>,
+    /// SIGTERM ends nothing.
+    pub ignores_sigterm: bool,
     /// What went on although it may surprise, one line each: logged once, when the log is there.
     pub notes: Vec<String>,
 }
@@ -159,9 +162,10 @@ impl Settings {
             read_only: values.flag("read-only"),
             drain_timeout: values.time("drain-timeout"),
             logging: values.logging()?,
-            foreground: values.flag("foreground"),
+            foreground: values.is_foreground(),
             supervised: values.flag("supervised"),
             ready_file: values.path("ready-file"),
+            ignores_sigterm: values.text("on-sigterm").as_deref() == Some("ignore"),
             notes: values.all_notes(),
             source,
             mountpoint,
@@ -216,12 +220,12 @@ impl Settings {
 }
 
 impl Values {
-    /// Every option as a line of a TOML file, with the origin as a comment. What is not set, or not available, is a
+    /// Every option as a line of a TOML file, with the origin as a comment. What is not set is a
     /// comment altogether, so that the text can be used as a file.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         let mut group = "";
-        for spec in OPTIONS.iter().filter(|spec| spec.is_ready() || self.get(spec.name).is_some()) {
+        for spec in OPTIONS {
             if spec.group != group {
                 group = spec.group;
                 text += &format!("\n# {group}\n");
@@ -234,6 +238,29 @@ impl Values {
             };
         }
         text.trim_start().to_owned()
+    }
+
+    /// Where a mount is handed over, and how long is waited for that; none: source and mount point say what is mounted.
+    ///
+    /// # Errors
+    /// When it is no place, or the mount point is named too.
+    pub fn meeting(&self) -> Result<Option<(Meeting, Duration)>, Error> {
+        let Some(text) = self.text("fd-socket") else { return Ok(None) };
+        if self.get("mountpoint").is_some() {
+            return Err(Error::Conflict("fd-socket stands in place of MOUNTPOINT: give one of them".into()));
+        }
+        let meeting = text.parse().map_err(|reason| self.refused("fd-socket", text, reason))?;
+        Ok(Some((meeting, self.time("fd-socket-timeout"))))
+    }
+
+    /// Whether it stays attached.
+    pub fn is_foreground(&self) -> bool {
+        self.flag("foreground")
+    }
+
+    fn refused(&self, word: &str, text: String, reason: String) -> Error {
+        let origin = self.get(word).map_or(Origin::Default, |(_, origin)| origin.clone());
+        Error::Value { word: word.into(), text, reason, origin }
     }
 
     fn source(&self, environment: &[(String, String)]) -> Result<Source, Error> {
@@ -289,6 +316,7 @@ impl Values {
             request_timeout: self.time("request-timeout"),
             stall_timeout: self.time("stall-timeout"),
             redirect_hosts: self.redirect_hosts()?,
+            exits: self.exits()?,
             sse: self.sse()?.0,
             sse_key_id: self.sse()?.1,
             storage_class: self.text("storage-class"),
@@ -334,6 +362,15 @@ impl Values {
         }
     }
 
+    fn exits(&self) -> Result<Vec<Exit>, Error> {
+        let Some(list) = self.text("bind") else { return Ok(Vec::new()) };
+        let exits: Result<_, String> = list.split([',', ' ', ';']).filter(|word| !word.is_empty()).map(str::parse).collect();
+        exits.map_err(|reason| {
+            let origin = self.get("bind").map_or(Origin::Default, |(_, origin)| origin.clone());
+            Error::Value { word: "bind".into(), text: list.clone(), reason, origin }
+        })
+    }
+
     fn redirect_hosts(&self) -> Result<Vec<String>, Error> {
         let Some(list) = self.text("redirect-hosts") else { return Ok(Vec::new()) };
         let hosts: Vec<_> = list.split([',', ' ']).filter(|host| !host.is_empty()).map(str::to_ascii_lowercase).collect();
@@ -354,8 +391,24 @@ impl Values {
             (None, None) => None,
             _ => return Err(Error::Conflict("access-key-id and access-key-secret go together: one of them is missing".into())),
         };
+        let key_files = match (self.path("access-key-id-file"), self.path("access-key-secret-file"), self.path("session-token-file")) {
+            (Some(id), Some(secret), token) => Some(KeyFiles { id, secret, token }),
+            (None, None, None) => None,
+            _ => return Err(Error::Conflict("access-key-id-file and access-key-secret-file go together: one of them is missing".into())),
+        };
+        let web_identity = WebIdentity {
+            role_arn: self.text("role-arn"),
+            provider_arn: self.text("oidc-provider-arn"),
+            token_file: self.path("oidc-token-file"),
+            session_name: self.text("role-session-name"),
+            sts_endpoint: self.text("sts-endpoint"),
+            then_role_arn: self.text("assume-role-arn"),
+            external_id: self.text("assume-role-external-id"),
+        };
         Ok(CredentialOptions {
             keys,
+            key_files,
+            web_identity: Some(web_identity).filter(|identity| *identity != WebIdentity::default()),
             profile: self.text("profile"),
             passwd_file: self.path("passwd-file"),
             process: self.text("credential-process"),
@@ -424,22 +477,25 @@ impl Values {
     }
 
     fn admin(&self, environment: &[(String, String)]) -> Result<admin::Options, Error> {
-        let metrics = self.text("metrics-listen").map(|text| {
-            text.parse().map_err(|reason| {
-                let origin = self.get("metrics-listen").map_or(Origin::Default, |(_, origin)| origin.clone());
-                Error::Value { word: "metrics-listen".into(), text: text.clone(), reason, origin }
-            })
-        });
+        let metrics = self.text("metrics-listen").map(|text| text.parse().map_err(|reason| self.refused("metrics-listen", text, reason)));
         let directories = socket_directories(rustix::process::geteuid().as_raw(), environment);
-        Ok(admin::Options { directories, metrics: metrics.transpose()? })
+        let files = self.text("metrics-dir").map(|text| match text.as_str() {
+            "auto" => admin::MetricsDir::OfTheDriver,
+            path => admin::MetricsDir::At(std::path::absolute(path).unwrap_or_else(|_| path.into())),
+        });
+        Ok(admin::Options { directories, metrics: metrics.transpose()?, files })
     }
 
     fn fuse(&self) -> fuse::Options {
+        let defaults = fuse::Options::default();
         fuse::Options {
             allow_other: self.flag("allow-other"),
             allow_root: self.flag("allow-root"),
             auto_unmount: self.flag("auto-unmount"),
             nonempty: self.flag("nonempty"),
+            max_readahead: self
+                .size("max-readahead")
+                .map_or(defaults.max_readahead, |size| u32::try_from(size.as_u64()).expect("the table bounds it")),
             mount_flags: self.mount_flags.clone(),
         }
     }

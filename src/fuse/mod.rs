@@ -1,4 +1,5 @@
-//! The edge of the kernel. fuser mounts and agrees with it on how they speak; from then on the threads here read its requests (`session`),
+//! The edge of the kernel. fuser mounts and agrees with it on how they speak (over a descriptor that somebody else mounted that is done in
+//! `init`); from then on the threads here read its requests (`session`),
 //! take them apart (`request`, `wire`), and answer (`reply`). What they mean is decided in `vfs`.
 //!
 //! fuser's own loop is not used: a reply there cannot be given when who waits for it is killed, a read across chunks is put together before
@@ -9,6 +10,7 @@ mod before;
 mod changing;
 mod channel;
 mod convert;
+mod device;
 mod directories;
 mod door;
 mod filesystem;
@@ -35,7 +37,9 @@ use tokio::runtime::Handle;
 use crate::admin::Observer;
 use crate::vfs::{Edits, Files, Names};
 
-pub use kernel::{can_resume, unmount};
+pub use device::{Flaw, adopt, check, is_fuse};
+pub use init::Agreed;
+pub use kernel::{can_resume, device_of, set_read_ahead, unmount};
 pub use options::Options;
 pub use session::{Keeping, Left, Session};
 
@@ -72,16 +76,23 @@ pub fn mount(
     options: &Options,
     keeping: Option<Keeping<'_>>,
 ) -> io::Result<Session> {
-    let (wishes, read_only) = (tree.wishes(), tree.edits.is_none());
+    let (wishes, read_only) = (tree.wishes(options), tree.edits.is_none());
     Session::mount(|admitted| tree.serve(admitted, runtime), wishes, mountpoint, name, (options, read_only), keeping)
 }
 
 /// Serves the same tree over a /dev/fuse descriptor that is mounted already, and over `clones` of it, one for a thread. Needs no privilege.
 ///
 /// # Errors
-/// When the descriptor does not speak FUSE, or is not mounted.
-pub fn attach(tree: Tree, runtime: Handle, fd: OwnedFd, clones: Vec<OwnedFd>, keeping: Option<Keeping<'_>>) -> io::Result<Session> {
-    let wishes = tree.wishes();
+/// When the descriptor does not speak FUSE, is not mounted, or somebody else serves it.
+pub fn attach(
+    tree: Tree,
+    runtime: Handle,
+    fd: OwnedFd,
+    clones: Vec<OwnedFd>,
+    options: &Options,
+    keeping: Option<Keeping<'_>>,
+) -> io::Result<Session> {
+    let wishes = tree.wishes(options);
     Session::attach(|admitted| tree.serve(admitted, runtime), wishes, (fd, clones), keeping)
 }
 
@@ -97,11 +108,11 @@ pub fn resume(tree: Tree, runtime: Handle, left: Left, mountpoint: Option<&Path>
 }
 
 impl Tree {
-    fn wishes(&self) -> Wishes {
+    fn wishes(&self, options: &Options) -> Wishes {
         Wishes {
             listings_tell_attributes: self.names.listings_tell_attributes(),
             passthrough: self.files.may_be_on_disk(),
-            agreed: Arc::default(),
+            max_readahead: options.max_readahead,
         }
     }
 

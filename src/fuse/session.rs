@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, size_of};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,15 +19,17 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::handover::Line;
+use crate::sys::{HUGE_PAGE, Memory, Window};
 use crate::vfs::{Answered, Expired, Inode};
 
 use super::before::Before;
 use super::channel::Channel;
 use super::filesystem::{Admitted, Asker, Bucket};
-use super::init::{Agreed, Wishes};
+use super::init::{Agreed, Asking, Wishes, agree};
 use super::interrupt::look_after;
 use super::pause::Pause;
 use super::request::{Operation, decode};
+use super::wire::{InHeader, WriteIn};
 use super::{MAX_WRITE, Options, kernel};
 
 /// More threads than cores lose half of the throughput of many parallel readers.
@@ -36,7 +38,15 @@ fn threads() -> usize {
 }
 
 /// Room for the largest message: a WRITE, behind a page of its own (`fuse_dev_do_read` wants no less).
-const MESSAGE_BYTES: usize = MAX_WRITE as usize + 4096;
+const MESSAGE_BYTES: usize = MAX_WRITE as usize + PAGE;
+
+const PAGE: usize = 4096;
+
+/// Where a message begins in its memory: so that what a WRITE brings, behind two headers, begins with a page and the kernel copies whole pages.
+const LEAD: usize = PAGE - WRITE_HEADERS;
+
+/// `struct fuse_in_header` and `struct fuse_write_in`.
+const WRITE_HEADERS: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
 /// A session whose threads answer the kernel.
 pub struct Session {
@@ -44,9 +54,6 @@ pub struct Session {
     channel: Arc<Channel>,
     ended: watch::Receiver<bool>,
     pause: Arc<Pause>,
-    /// None: another daemon began the session. Dropped, it would unmount what is at the mount point then, which may be somebody else's; and
-    /// fusermount3 unmounts when its end of it closes.
-    _mount: Option<ManuallyDrop<fuser::Session<Wishes>>>,
 }
 
 /// Who keeps the session for the daemon after this one.
@@ -122,13 +129,16 @@ impl Session {
     ) -> io::Result<Self> {
         let mountpoint = mountpoint.canonicalize()?;
         let config = config(name, options, read_only)?;
-        let agreed = Arc::clone(&wishes.agreed);
-        let mount = ManuallyDrop::new(fuser::Session::new(wishes, &mountpoint, &config)?);
+        let agreed = Arc::default();
+        let asking = Asking { wishes, agreed: Arc::clone(&agreed) };
+        // Dropped, it would unmount what is at the mount point then, which may be somebody else's; and fusermount3 unmounts when its end
+        // of it closes.
+        let mount = ManuallyDrop::new(fuser::Session::new(asking, &mountpoint, &config)?);
         let begin = || {
             let first = Channel::new(mount.as_fd().try_clone_to_owned()?);
             let channels = with_clones(first, Vec::new(), true);
             if let Some(keeping) = keeping {
-                keep(keeping, agreed.get(), &channels, true)?;
+                keep(keeping, agreed.get().copied().unwrap_or_default(), &channels, true)?;
             }
             Self::run(channels, bucket(admitted(options)), Some(mountpoint.clone()))
         };
@@ -136,8 +146,8 @@ impl Session {
             // Nobody would ever answer there.
             let _ = kernel::unmount(&mountpoint, UnmountFlags::DETACH);
         })?;
-        kernel::set_read_ahead(&mountpoint);
-        Ok(Self { _mount: Some(mount), ..session })
+        kernel::set_read_ahead(&mountpoint, kernel::READ_AHEAD_KIB.min(options.max_readahead >> 10));
+        Ok(session)
     }
 
     /// Serves what `bucket` makes over a /dev/fuse descriptor that is mounted already, and over clones of it.
@@ -147,17 +157,15 @@ impl Session {
         (fd, clones): (OwnedFd, Vec<OwnedFd>),
         keeping: Option<Keeping<'_>>,
     ) -> io::Result<Self> {
-        let agreed = Arc::clone(&wishes.agreed);
-        // The mount options of who mounted it decide who may enter.
-        let mount = ManuallyDrop::new(fuser::Session::from_fd(wishes, fd, SessionACL::All, Config::default())?);
-        let first = Channel::new(mount.as_fd().try_clone_to_owned()?);
+        let first = Channel::new(fd);
+        let agreed = agree(&first, wishes)?;
         // What is taken by a descriptor that nobody keeps is lost with this process, and whoever asked gets an error.
         let channels = with_clones(first, clones, keeping.is_none());
         if let Some(keeping) = keeping {
-            keep(keeping, agreed.get(), &channels, false)?;
+            keep(keeping, agreed, &channels, false)?;
         }
-        let session = Self::run(channels, bucket(Admitted::All), None)?;
-        Ok(Self { _mount: Some(mount), ..session })
+        // The mount options of who mounted it decide who may enter.
+        Self::run(channels, bucket(Admitted::All), None)
     }
 
     /// Goes on where another daemon ended.
@@ -172,7 +180,7 @@ impl Session {
         let mut channels = left.devices.into_iter().map(Channel::new).map(Arc::new);
         let first = channels.next().expect("there is one, or it would not have been taken for complete");
         let mut bucket = bucket(if mountpoint.is_some() { admitted(options) } else { Admitted::All });
-        if let Some(backings) = bucket.backings.as_ref().filter(|_| left.agreed.passthrough) {
+        if let Some(backings) = bucket.backings.as_ref().filter(|_| left.agreed.passes_through()) {
             backings.restore(&answered, &first);
         }
         answered.extend(bucket.directories.restore());
@@ -185,7 +193,7 @@ impl Session {
     fn run(channels: Vec<Arc<Channel>>, bucket: Bucket, mountpoint: Option<PathBuf>) -> io::Result<Self> {
         let (ended, pause) = (watch::Sender::new(false), Arc::<Pause>::default());
         let channel = Arc::clone(&channels[0]);
-        let session = Self { mountpoint, channel, ended: ended.subscribe(), pause: Arc::clone(&pause), _mount: None };
+        let session = Self { mountpoint, channel, ended: ended.subscribe(), pause: Arc::clone(&pause) };
         bucket.runtime.spawn(look_after(Arc::clone(&bucket.waits), ended.subscribe()));
         // Dropped by the last of the threads.
         let served = Arc::new((bucket, End(ended)));
@@ -193,7 +201,9 @@ impl Session {
         for number in 0..threads().max(channels.len()) {
             let channel = Arc::clone(&channels[number % channels.len()]);
             let (served, pause) = (Arc::clone(&served), Arc::clone(&pause));
-            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel, &pause))?;
+            // Of huge pages: the kernel looks up every page that it writes to.
+            let memory = Window::new(Memory::map((LEAD + MESSAGE_BYTES).next_multiple_of(HUGE_PAGE))?, LEAD + MESSAGE_BYTES);
+            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel, memory, &pause))?;
         }
         Ok(session)
     }
@@ -214,9 +224,13 @@ impl Session {
         let _ = self.ended.clone().wait_for(|&ended| ended).await;
     }
 
-    /// The device of what was mounted here, as `major:minor`. None for a descriptor: where that is mounted this process cannot see.
+    /// The device of what is mounted, as `major:minor`. None for a descriptor where the kernel does not tell of what: where that is mounted
+    /// this process cannot see.
     pub fn device(&self) -> Option<String> {
-        self.mountpoint.as_deref().and_then(kernel::device_of)
+        match &self.mountpoint {
+            Some(mountpoint) => kernel::device_of(mountpoint),
+            None => self.channel.mounted_as(),
+        }
     }
 
     /// Drops the kernel's attributes of inodes, and names that it believes to be there or not. Waits for lookups in the same directories
@@ -297,19 +311,13 @@ fn with_clones(first: Channel, clones: Vec<OwnedFd>, may: bool) -> Vec<Arc<Chann
 }
 
 /// Gives the keeper what a daemon needs that goes on after this one; with the `devices` when they are made here.
-fn keep(keeping: Keeping<'_>, agreed: Option<&Agreed>, channels: &[Arc<Channel>], devices: bool) -> io::Result<()> {
-    let Some(agreed) = agreed.filter(|agreed| agreed.resends) else {
+fn keep(keeping: Keeping<'_>, agreed: Agreed, channels: &[Arc<Channel>], devices: bool) -> io::Result<()> {
+    if !agreed.resends() {
         tracing::info!("this kernel does not ask again what a daemon that died had taken (it takes Linux 6.9): a restart loses the mount");
         return Ok(());
-    };
+    }
     let devices: Vec<OwnedFd> = channels.iter().filter(|_| devices).map(|channel| channel.share()).collect::<io::Result<_>>()?;
-    let kept = Kept {
-        version: KEPT,
-        source: keeping.source.to_owned(),
-        agreed: agreed.clone(),
-        devices: devices.len(),
-        memory: keeping.memory.len(),
-    };
+    let kept = Kept { version: KEPT, source: keeping.source.to_owned(), agreed, devices: devices.len(), memory: keeping.memory.len() };
     let session = serde_json::to_value(&kept).map_err(io::Error::other)?;
     let descriptors: Vec<BorrowedFd<'_>> = devices.iter().map(AsFd::as_fd).chain(keeping.memory).collect();
     if let Err(error) = keeping.line.keep(&session, &descriptors) {
@@ -319,10 +327,10 @@ fn keep(keeping: Keeping<'_>, agreed: Option<&Agreed>, channels: &[Arc<Channel>]
 }
 
 /// Answers requests until the mount is gone.
-fn serve(bucket: &Bucket, channel: &Arc<Channel>, pause: &Pause) {
-    let mut message = vec![0; MESSAGE_BYTES];
+fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut memory: Window<Memory>, pause: &Pause) {
+    let message = &mut memory.bytes_mut()[LEAD..];
     loop {
-        let len = match channel.receive(&mut message) {
+        let len = match channel.receive(message) {
             Ok(Some(len)) => len,
             Ok(None) => return,
             Err(error) => {

@@ -5,13 +5,17 @@
 mod keeper;
 mod line;
 mod link;
+mod meeting;
 mod message;
+mod passed;
 mod place;
 mod wishes;
 
 pub use keeper::{Keeper, Report, Trouble};
 pub use line::{Failed, Line};
 pub use link::{Error, Link};
+pub use meeting::Meeting;
 pub use message::{Environment, Message};
+pub use passed::Passed;
 pub use place::{Door, Place};
 pub use wishes::{Wish, Wishes};

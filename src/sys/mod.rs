@@ -13,11 +13,11 @@ mod shared;
 mod sockets;
 mod window;
 
-pub use descriptor::{close, duplicate};
+pub use descriptor::{Readiness, adopt, close, duplicate, readiness};
 pub use front::{FrontReader, FrontWriter, front};
 pub use fuse_device::{another_fuse_device, close_fuse_backing, open_fuse_backing};
 pub use lease::is_open_elsewhere;
-pub use memory::Memory;
+pub use memory::{HUGE_PAGE, Memory};
 pub use shared::SharedMemory;
 pub use sockets::tcp_connections;
 pub use window::Window;

@@ -3,6 +3,7 @@
 
 mod bucket;
 mod fault;
+pub mod keeper;
 mod layer;
 mod log;
 pub mod model;
@@ -14,6 +15,7 @@ pub mod oss_write;
 pub mod python;
 pub mod real_world;
 pub mod s3_server;
+pub mod sandbox;
 pub mod vfs_world;
 
 pub use self::bucket::{About, Habits};

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::answer::{self, Answer};
 use super::listing::Tokens;
 use super::page::{Answered, PageClient};
-use super::range::{RangeClient, client_builder};
+use super::range::{RangeClient, clients};
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
 use super::requests::Requests;
@@ -93,7 +93,7 @@ pub(super) async fn identity(options: &Options) -> Result<Option<Identity>> {
 
 impl OssStore {
     fn new(options: &Options, signer: OssSigner, metrics: Arc<Metrics>) -> Result<Self> {
-        let http = client_builder(options, &metrics).build().map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
+        let http = clients(options, &metrics).map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
         let signer = Arc::new(signer);
         let ranges = RangeClient::new(http.clone(), options, metrics.clone());
         let pages = PageClient::new(http.clone(), options.stall_timeout, Tokens::Encoded);
