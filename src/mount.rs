@@ -3,10 +3,11 @@
 //! gets an [`Error`] has nothing left behind.
 
 mod ending;
+mod leaving;
 mod live;
 
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,18 +15,19 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::MissedTickBehavior;
 
 use crate::admin::{CounterFiles, Health, Listen, Listener, Observer, Pages, Server, Subject};
 use crate::budget::Budget;
 use crate::config::{MountTarget, Settings};
-use crate::fuse::{self, Session, Tree};
-use crate::handover::Line;
+use crate::fuse::{self, Keeping, Left, Session, Tree};
+use crate::handover::{Line, Wish};
 use crate::metrics::Metrics;
 use crate::reader::{ReadMode, Reader};
 use crate::signals::Signals;
 use crate::spill::{Bounds, Identity, Spill};
-use crate::store::{self, ErrorKind, Key, Location, Switches};
+use crate::store::{self, ErrorKind, Key, Location, ObjectStore, Switches};
 use crate::vfs::{Edits, Files, Names};
 use crate::writer::Writer;
 use live::LiveOptions;
@@ -61,6 +63,10 @@ pub struct Mounted {
     counters: Option<CounterFiles>,
     signals: Signals,
     unmounted: bool,
+    /// Who keeps it for the daemon after this one.
+    line: Option<Arc<Line>>,
+    /// What that one wishes.
+    wishes: UnboundedReceiver<Wish>,
 }
 
 /// What somebody who mounted has handed over, besides the descriptor that the settings name.
@@ -76,6 +82,15 @@ pub struct Given {
     pub line: Option<Arc<Line>>,
 }
 
+/// Why a mount serves no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was asked to end, or unmounted: [`unmount`](Mounted::unmount) is what comes next.
+    Over,
+    /// Another daemon goes on: [`leave`](Mounted::leave) is what comes next.
+    Left,
+}
+
 /// Why there is no mount, or why it ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -88,6 +103,9 @@ pub enum Error {
     /// The descriptor that was passed in cannot be served.
     #[error("cannot serve /dev/fd/{number}: {reason}")]
     Descriptor { number: RawFd, reason: String },
+    /// What the daemon before left cannot be gone on from.
+    #[error("cannot go on with the mount at {target} where the daemon before ended: {reason}; windlass umount --lazy and mount again")]
+    Resume { target: MountTarget, reason: String },
     /// The disk cannot be used.
     #[error("cannot keep what is read in {dir}: {source}; name another spill-dir, or read with read-mode=direct")]
     Spill { dir: PathBuf, source: io::Error },
@@ -117,7 +135,7 @@ impl Error {
             },
             Self::Descriptor { .. } | Self::Spill { .. } | Self::Listen { .. } => 2,
             Self::NotWritten(_) => 5,
-            Self::Mount { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
+            Self::Mount { .. } | Self::Resume { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
         }
     }
 }
@@ -173,7 +191,8 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
 ///
 /// # Errors
 /// As [`start`]. What is mounted by others stays so.
-pub fn start_with(settings: &Settings, given: Given) -> Result<Mounted, Error> {
+pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Error> {
+    let left = left(settings, &mut given)?;
     let process = |what| move |source| Error::Process { what, source };
     let runtime = Builder::new_multi_thread().enable_all().thread_name("windlass-io").build().map_err(process("start the runtime"))?;
     let listener = settings.admin.metrics.as_ref().map(listen).transpose()?;
@@ -202,7 +221,8 @@ pub fn start_with(settings: &Settings, given: Given) -> Result<Mounted, Error> {
             None => Reader::new(store, budget, metrics, options, deadline),
         }
     };
-    let names = Names::new(store.clone(), settings.vfs.clone());
+    let (left, memory) = left.unzip();
+    let names = names(settings, store.clone(), memory, given.line.is_some())?;
     let files = Files::new(Arc::clone(&names), reader.clone());
     let edits = (!settings.read_only).then(|| {
         let _runtime = runtime.enter();
@@ -212,6 +232,9 @@ pub fn start_with(settings: &Settings, given: Given) -> Result<Mounted, Error> {
             writer.share_room(spill.guard());
         }
         writer.take_room_from(&reader);
+        if names.is_written_down() {
+            writer.write_down_changes();
+        }
         Edits::new(Arc::clone(&names), Arc::clone(&files), store.clone(), writer)
     });
     let observer = Arc::new(Observer {
@@ -234,8 +257,18 @@ pub fn start_with(settings: &Settings, given: Given) -> Result<Mounted, Error> {
         let signals = Signals::listen().and_then(Signals::with_hangup).map_err(process("listen for signals"))?;
         if settings.ignores_sigterm { signals.without_terminate() } else { signals }
     };
+    if left.is_some() {
+        let _runtime = runtime.enter();
+        files.restore();
+        if let Some(edits) = &edits {
+            runtime.block_on(edits.restore());
+        }
+    }
     let tree = Tree { names, files: Arc::clone(&files), edits: edits.clone(), observer: Arc::clone(&observer) };
-    let session = Arc::new(attach(settings, tree, &runtime, given)?);
+    let memory = tree.names.memory().map_err(process("keep what is open"))?;
+    let wishes = wishes(given.line.as_deref()).map_err(process("listen to the keeper of the mount"))?;
+    let line = given.line.clone();
+    let session = Arc::new(attach(settings, tree, &runtime, (given, left), memory.as_ref())?);
     let drain = settings.drain_timeout;
     let mut mounted = Mounted {
         runtime: Some(runtime),
@@ -250,6 +283,8 @@ pub fn start_with(settings: &Settings, given: Given) -> Result<Mounted, Error> {
         counters: None,
         signals,
         unmounted: false,
+        line,
+        wishes,
     };
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
@@ -300,20 +335,74 @@ fn open_spill(settings: &Settings, location: &Location, private: Option<&TempDir
     }
 }
 
-fn attach(settings: &Settings, tree: Tree, runtime: &Runtime, given: Given) -> Result<Session, Error> {
+fn attach(
+    settings: &Settings,
+    tree: Tree,
+    runtime: &Runtime,
+    (given, left): (Given, Option<Left>),
+    memory: Option<&[OwnedFd; 2]>,
+) -> Result<Session, Error> {
     let handle = runtime.handle().clone();
-    match &settings.mountpoint {
-        MountTarget::Directory(path) => fuse::mount(tree, handle, path, &settings.source.to_string(), &settings.fuse)
+    let source = settings.source.to_string();
+    let memory = memory.map(|[inodes, record]| [inodes.as_fd(), record.as_fd()]);
+    let keeping = given.line.as_deref().zip(memory).map(|(line, memory)| Keeping { line, source: &source, memory });
+    match (&settings.mountpoint, left) {
+        (target, Some(left)) => {
+            let path = if let MountTarget::Directory(path) = target { Some(&**path) } else { None };
+            let gone = |error: io::Error| Error::Resume { target: target.clone(), reason: error.to_string() };
+            fuse::resume(tree, handle, left, path, &settings.fuse).map_err(gone)
+        }
+        (MountTarget::Directory(path), None) => fuse::mount(tree, handle, path, &source, &settings.fuse, keeping)
             .map_err(|source| Error::Mount { target: path.clone(), source }),
-        MountTarget::Fd(number) => {
+        (MountTarget::Fd(number), None) => {
             let refuse = |reason: String| Error::Descriptor { number: *number, reason };
             let fd = fuse::adopt(*number).map_err(|flaw| refuse(flaw.to_string()))?;
-            if given.session.is_some() {
-                return Err(refuse("another daemon has served it, and this version cannot go on from there".into()));
-            }
-            fuse::attach(tree, handle, fd, given.clones, &settings.fuse).map_err(|error| refuse(error.to_string()))
+            fuse::attach(tree, handle, fd, given.clones, &settings.fuse, keeping).map_err(|error| refuse(error.to_string()))
         }
     }
+}
+
+/// What the daemon before left, with the memory of its names; none: there was none.
+fn left(settings: &Settings, given: &mut Given) -> Result<Option<(Left, [OwnedFd; 2])>, Error> {
+    let Some(session) = &given.session else { return Ok(None) };
+    let refuse = |reason: String| Error::Resume { target: settings.mountpoint.clone(), reason };
+    let mut devices = Vec::new();
+    if let MountTarget::Fd(number) = settings.mountpoint {
+        devices.push(fuse::adopt(number).map_err(|flaw| refuse(flaw.to_string()))?);
+    }
+    devices.append(&mut given.clones);
+    Left::of(session, &settings.source.to_string(), devices, std::mem::take(&mut given.kept)).map(Some).map_err(refuse)
+}
+
+/// The names, written down where another daemon may go on.
+fn names(settings: &Settings, store: Arc<dyn ObjectStore>, memory: Option<[OwnedFd; 2]>, is_kept: bool) -> Result<Arc<Names>, Error> {
+    let options = settings.vfs.clone();
+    match memory {
+        Some(memory) => Names::load(store, options, memory)
+            .map_err(|error| Error::Resume { target: settings.mountpoint.clone(), reason: format!("what it wrote down: {error}") }),
+        None if is_kept && fuse::can_resume() => {
+            Names::lasting(store, options).map_err(|source| Error::Process { what: "write down what is open", source })
+        }
+        None => Ok(Names::new(store, options)),
+    }
+}
+
+/// What the keeper says, heard by a thread that ends with it.
+fn wishes(line: Option<&Line>) -> io::Result<UnboundedReceiver<Wish>> {
+    let (tell, hear) = tokio::sync::mpsc::unbounded_channel();
+    if let Some(line) = line {
+        let mut wishes = line.wishes()?;
+        let listen = move || {
+            while let Some(wish) = wishes.next() {
+                if tell.send(wish).is_err() {
+                    return;
+                }
+            }
+            tracing::warn!("the keeper of this mount is gone: a restart loses the mount");
+        };
+        std::thread::Builder::new().name("keeper".into()).spawn(listen)?;
+    }
+    Ok(hear)
 }
 
 impl Mounted {

@@ -25,7 +25,7 @@ pub use health::{Health, Stage};
 pub use listen::{Listen, Listener};
 pub use observer::Observer;
 pub use pages::Pages;
-pub use place::{Device, directories};
+pub use place::{Device, directories, keeper_of, keeper_place};
 pub use protocol::{Command, Done, InnerPath, Progress, Stats, Warmed, Warming};
 pub use server::Server;
 pub use warm::{Tally, warm};

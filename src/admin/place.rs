@@ -24,6 +24,11 @@ impl Device {
     pub(super) fn socket_name(self) -> String {
         format!("{}-{}.sock", self.major, self.minor)
     }
+
+    /// The name of the socket of who keeps it.
+    fn keeper_name(self) -> String {
+        format!("{}-{}.keeper", self.major, self.minor)
+    }
 }
 
 impl fmt::Display for Device {
@@ -56,6 +61,27 @@ pub fn directories(uid: u32, runtime: Option<&Path>) -> Vec<PathBuf> {
         parents.push(&usual);
     }
     parents.into_iter().map(|parent| parent.join("windlass")).chain([in_tmp]).collect()
+}
+
+/// Where who keeps `device` for the user `uid` listens: in the first of `directories` that can be used.
+///
+/// # Errors
+/// Why none of them can.
+pub fn keeper_place(directories: &[PathBuf], device: Device, uid: u32) -> io::Result<PathBuf> {
+    let mut last = io::Error::from(io::ErrorKind::NotFound);
+    for directory in directories {
+        match prepare(directory, uid) {
+            Ok(()) => return Ok(directory.join(device.keeper_name())),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// The socket of who keeps `device` for the user `uid`; none: nobody does.
+pub fn keeper_of(directories: &[PathBuf], device: Device, uid: u32) -> Option<PathBuf> {
+    let trusted = directories.iter().filter(|directory| check(directory, uid).is_ok());
+    trusted.map(|directory| directory.join(device.keeper_name())).find(|path| path.exists())
 }
 
 /// Makes the directory, or finds it as it has to be.

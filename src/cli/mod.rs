@@ -15,6 +15,7 @@ mod flags;
 mod foreign;
 mod get;
 mod handed;
+mod kept;
 mod locate;
 mod ls;
 mod man;
@@ -34,8 +35,10 @@ mod rm;
 mod stat;
 mod stats;
 mod stop;
+mod supervise;
 mod tuning;
 mod umount;
+mod upgrade;
 mod warm;
 
 use std::ffi::OsString;
@@ -89,6 +92,7 @@ enum Command {
     Mount(Box<mount::Args>),
     #[command(visible_alias = "unmount")]
     Umount(umount::Args),
+    Upgrade(upgrade::Args),
     Stats(stats::Args),
     Ctl(ctl::Args),
     Refresh(refresh::Args),
@@ -153,6 +157,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
         Ok(cli) => match cli.command {
             Command::Mount(args) => mount::run(&args.into_request()),
             Command::Umount(args) => umount::run(&args),
+            Command::Upgrade(args) => upgrade::run(&args),
             Command::Stats(args) => stats::run(&args),
             Command::Ctl(args) => ctl::run(&args),
             Command::Refresh(args) => refresh::run(&args),

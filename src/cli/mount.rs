@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::flags::TableFlags;
 use super::ready::{self, Ready};
 use super::report::Report;
-use super::{Failure, daemon, handed, mountpoint};
+use super::{Failure, daemon, handed, kept, mountpoint, supervise};
 use crate::config::{self, Input, Program, Reports, Settings, Values};
 use crate::logging::{self, Attachment};
 use crate::mount::{self, Given};
@@ -110,15 +110,23 @@ pub fn run(request: &Request) -> Result<(), Failure> {
     if request.print_config {
         return print_config(&mut values?, &request.input);
     }
+    let worker = kept::Worker::of_this_process()?;
+    let is_supervised = worker.is_some();
     let passed = handed::passed();
-    let line = passed.as_ref().map(handed::line).transpose()?;
+    let line = passed.as_ref().map(handed::line).transpose()?.or_else(|| worker.as_ref().map(kept::Worker::line));
     let report = Report::new(Reports::of(&request.input, values.as_ref().ok()), line.clone());
     let done = values.map_err(Ended::from).and_then(|values| {
-        let given = passed.zip(line).map(|(passed, line)| handed::given(passed, line)).transpose()?;
+        let given = match worker {
+            Some(worker) => return work(request, values, worker, &report),
+            None => passed.zip(line).map(|(passed, line)| handed::given(passed, line)).transpose()?,
+        };
         attend(request, values, given, &report)
     });
     done.map_err(|ended| {
         report.failed(&ended.failure, &ended.lost);
+        if is_supervised {
+            return Failure { message: String::new(), ..ended.failure };
+        }
         if !daemon::is_child() {
             return ended.failure;
         }
@@ -146,6 +154,13 @@ impl From<mount::Error> for Failure {
     }
 }
 
+/// Serves what a supervisor keeps, and says everything to that one.
+fn work(request: &Request, mut values: Values, worker: kept::Worker, report: &Report) -> Result<(), Ended> {
+    let settings = Settings::from_values(&mut values, &request.input.environment)?;
+    let attachment = worker.attachment;
+    serve(&settings, Some(worker.given()), attachment, report, |_| Ok(()))
+}
+
 /// Mounts in this process, or has a daemon do it.
 fn attend(request: &Request, mut values: Values, given: Option<Given>, report: &Report) -> Result<(), Ended> {
     let attached = daemon::is_child() || given.is_some() || values.is_foreground();
@@ -161,16 +176,16 @@ fn attend(request: &Request, mut values: Values, given: Option<Given>, report: &
     let settings = Settings::from_values(&mut values, &request.input.environment)?;
     if daemon::is_child() {
         daemon::leave_terminal()?;
-        return serve(&settings, given, Attachment::Daemon, report, |line| {
-            daemon::tell_ready(line).map_err(|e| Failure::internal(format!("nobody waits for the mount any more: {e}")))
-        });
+        let tell =
+            |line: &str| daemon::tell_ready(line).map_err(|e| Failure::internal(format!("nobody waits for the mount any more: {e}")));
+        return supervise_or_serve(&settings, given, Attachment::Daemon, report, tell);
     }
     mountpoint::check(&settings)?;
     if request.fake {
         return Ok(());
     }
     if attached {
-        return serve(&settings, given, Attachment::Foreground, report, |line| super::print(format!("{line}\n").as_bytes()));
+        return supervise_or_serve(&settings, given, Attachment::Foreground, report, |line| super::print(format!("{line}\n").as_bytes()));
     }
     Ok(detach(&settings.notes, settings.logging.file.is_some())?)
 }
@@ -196,6 +211,17 @@ fn print_config(values: &mut Values, input: &Input) -> Result<(), Failure> {
     }
 }
 
+/// Mounts and serves, in this process or in another one that is watched.
+fn supervise_or_serve(
+    settings: &Settings,
+    given: Option<Given>,
+    attachment: Attachment,
+    report: &Report,
+    tell: impl FnOnce(&str) -> Result<(), Failure>,
+) -> Result<(), Ended> {
+    if settings.supervised { Ok(supervise::run(settings, attachment, tell)?) } else { serve(settings, given, attachment, report, tell) }
+}
+
 /// Mounts and serves until the end. `tell` is called once the mount answers.
 fn serve(
     settings: &Settings,
@@ -216,9 +242,13 @@ fn serve(
     report.answers();
     tell(&line)?;
     tracing::info!(source = %settings.source, mountpoint = %settings.mountpoint, "mounted");
-    mounted.serve();
+    let end = mounted.serve();
     // Before the mount goes, so that nobody who looks at the file comes too late.
     drop(ready);
+    if end == mount::End::Left {
+        mounted.leave();
+        return Ok(());
+    }
     let error = match mounted.unmount() {
         Ok(()) => {
             tracing::info!(source = %settings.source, "unmounted");

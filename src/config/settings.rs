@@ -54,6 +54,8 @@ pub struct Settings {
     pub logging: logging::Options,
     /// Stay attached to the terminal.
     pub foreground: bool,
+    /// A process holds the mount and starts the daemon anew when it dies.
+    pub supervised: bool,
     /// A file that exists while the mount answers.
     pub ready_file: Option<PathBuf>,
     /// SIGTERM ends nothing.
@@ -161,6 +163,7 @@ impl Settings {
             drain_timeout: values.time("drain-timeout"),
             logging: values.logging()?,
             foreground: values.is_foreground(),
+            supervised: values.flag("supervised"),
             ready_file: values.path("ready-file"),
             ignores_sigterm: values.text("on-sigterm").as_deref() == Some("ignore"),
             notes: values.all_notes(),
@@ -175,6 +178,12 @@ impl Settings {
         let conflict = |text: String| Err(Error::Conflict(text));
         if self.fuse.allow_other && self.fuse.allow_root {
             return conflict("allow-other and allow-root exclude each other: allow-other includes root".into());
+        }
+        if self.supervised && self.fuse.auto_unmount {
+            return conflict("supervised keeps the mount when the daemon dies, auto-unmount takes it away: choose one".into());
+        }
+        if self.supervised && matches!(self.mountpoint, MountTarget::Fd(_)) {
+            return conflict("supervised needs a directory: whoever passes a descriptor keeps the mount".into());
         }
         // fusermount3 runs as root and has to look at the mount before it takes it away.
         if self.fuse.auto_unmount && !(self.fuse.allow_other || self.fuse.allow_root) {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use crate::spill::Whole;
-use crate::vfs::{Entry, HandleId, Inode, Opened};
+use crate::vfs::{Answered, Entry, HandleId, Inode, Opened};
 
 use super::channel::Channel;
 use super::convert::{create_out, open_out};
@@ -51,7 +51,8 @@ enum Way {
 struct Backing {
     id: u32,
     channel: Arc<Channel>,
-    _whole: Whole,
+    /// None: the daemon before had it. What it locked there the kernel holds open.
+    _whole: Option<Whole>,
 }
 
 impl Drop for Backing {
@@ -93,6 +94,25 @@ fn past_file(opened: &Opened, id: u32) -> OpenOut {
 }
 
 impl Backings {
+    /// Goes on with handles that the daemon before told the kernel of.
+    pub fn restore(&self, answered: &[Answered], channel: &Arc<Channel>) {
+        let mut state = self.state.lock();
+        for Answered { handle, ino, told } in answered {
+            let is_file = told.flags & open_flags::PASSTHROUGH != 0;
+            let past_pages = told.flags & open_flags::DIRECT_IO != 0;
+            if past_pages && !is_file {
+                // Those that write and go past the pages count as well, but bar nothing while they are there.
+                continue;
+            }
+            let way = || match is_file {
+                true => Way::File(Arc::new(Backing { id: told.backing, channel: Arc::clone(channel), _whole: None })),
+                false => Way::Pages,
+            };
+            state.inodes.entry(*ino).or_insert_with(|| Use { way: way(), handles: 0 }).handles += 1;
+            state.handles.insert(*handle, *ino);
+        }
+    }
+
     /// Whether an open of `ino` for reading may be the first one that gets a file.
     pub fn may_begin(&self, ino: Inode, opened: &Opened) -> bool {
         !opened.direct && !self.refused.load(Ordering::Relaxed) && !self.state.lock().inodes.contains_key(&ino)
@@ -100,28 +120,46 @@ impl Backings {
 
     /// Answers an open of `ino`. `whole` is the file that holds all of it, for one that [may begin](Self::may_begin). Who would write
     /// to an inode that is read from a file is not answered and has to get another inode: through a shared mapping it would write to that file.
-    pub fn reply(&self, ino: Inode, opened: &Opened, writes: bool, whole: Option<Whole>, reply: Reply<OpenOut>) -> Option<Reply<OpenOut>> {
+    pub fn reply(
+        &self,
+        ino: Inode,
+        opened: &Opened,
+        writes: bool,
+        whole: Option<Whole>,
+        reply: Reply<OpenOut>,
+        tell: impl FnOnce(&OpenOut),
+    ) -> Option<Reply<OpenOut>> {
         // Held until the reply is sent: none that goes another way may come between.
         let mut state = self.state.lock();
         if writes && state.is_file(ino) {
             return Some(reply);
         }
         let backing = whole.filter(|_| !state.inodes.contains_key(&ino)).and_then(|whole| self.register(whole, reply.channel()));
-        match state.on_open(ino, opened, writes, backing) {
-            Some(backing) => reply.ok(&past_file(opened, backing.id)),
-            None => reply.ok(&open_out(opened, writes)),
-        }
+        let out = match state.on_open(ino, opened, writes, backing) {
+            Some(backing) => past_file(opened, backing.id),
+            None => open_out(opened, writes),
+        };
+        tell(&out);
+        reply.ok(&out);
         None
     }
 
     /// Answers a create, which may have found a file that is open already; else as [`reply`](Self::reply).
-    pub fn reply_created(&self, entry: &Entry, opened: &Opened, reply: Reply<CreateOut>) -> Option<Reply<CreateOut>> {
+    pub fn reply_created(
+        &self,
+        entry: &Entry,
+        opened: &Opened,
+        reply: Reply<CreateOut>,
+        tell: impl FnOnce(&OpenOut),
+    ) -> Option<Reply<CreateOut>> {
         let mut state = self.state.lock();
         if state.is_file(entry.attr.ino) {
             return Some(reply);
         }
         state.on_open(entry.attr.ino, opened, true, None);
-        reply.ok(&create_out(entry, opened));
+        let out = create_out(entry, opened);
+        tell(&out.open);
+        reply.ok(&out);
         None
     }
 
@@ -143,7 +181,7 @@ impl Backings {
 
     fn register(&self, whole: Whole, channel: &Arc<Channel>) -> Option<Backing> {
         match channel.register(whole.file()) {
-            Ok(id) => Some(Backing { id, channel: Arc::clone(channel), _whole: whole }),
+            Ok(id) => Some(Backing { id, channel: Arc::clone(channel), _whole: Some(whole) }),
             Err(error) => {
                 self.refused.store(true, Ordering::Relaxed);
                 tracing::info!(%error, "the kernel does not read files of the disk by itself (it takes Linux 6.9, root, and a disk that is no overlay): reads go on through this process");

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
-use crate::vfs::{Caller, Edits, Entry, Error, HandleId, Inode, Result, SetAttributes};
+use crate::vfs::{Caller, Edits, Entry, Error, HandleId, Inode, Names, Result, SetAttributes};
 use crate::writer::Allocate;
 
 use super::convert::{attr_out, entry_out, errno};
@@ -28,6 +28,10 @@ impl Bucket {
     /// What may change the bucket, or the refusal of a read-only mount.
     pub(super) fn edits(&self) -> Result<Arc<Edits>> {
         self.edits.clone().ok_or(Error::ReadOnly)
+    }
+
+    fn made_before(&self, asker: Asker<'_>) -> MadeBefore {
+        MadeBefore { again: asker.header.is_resent(), names: Arc::clone(&self.names) }
     }
 
     /// Why an extended attribute cannot be set.
@@ -162,22 +166,32 @@ impl Bucket {
 
     pub(super) fn make_file(&self, asker: Asker<'_>, name: &OsStr, mode: u16) {
         let (caller, parent, name) = (caller(asker.header), asker.ino(), name.to_owned());
-        self.entry("mknod", asker.reply(), |edits| async move { edits.make_file(parent, name.as_bytes(), mode, caller).await });
+        let made_before = self.made_before(asker);
+        self.entry("mknod", asker.reply(), |edits| async move {
+            let made = edits.make_file(parent, name.as_bytes(), mode, caller).await;
+            made_before.or_there(made, parent, &name).await
+        });
     }
 
     pub(super) fn make_directory(&self, asker: Asker<'_>, name: &OsStr, mode: u16) {
         let (caller, parent, name) = (caller(asker.header), asker.ino(), name.to_owned());
-        self.entry("mkdir", asker.reply(), |edits| async move { edits.mkdir(parent, name.as_bytes(), mode, caller).await });
+        let made_before = self.made_before(asker);
+        self.entry("mkdir", asker.reply(), |edits| async move {
+            let made = edits.mkdir(parent, name.as_bytes(), mode, caller).await;
+            made_before.or_there(made, parent, &name).await
+        });
     }
 
     pub(super) fn unlink(&self, asker: Asker<'_>, name: &OsStr) {
         let (parent, name) = (asker.ino(), name.to_owned());
-        self.empty("unlink", asker.reply(), |edits| async move { edits.unlink(parent, name.as_bytes()).await });
+        let again = asker.header.is_resent();
+        self.empty("unlink", asker.reply(), move |edits| async move { done_before(again, edits.unlink(parent, name.as_bytes()).await) });
     }
 
     pub(super) fn rmdir(&self, asker: Asker<'_>, name: &OsStr) {
         let (parent, name) = (asker.ino(), name.to_owned());
-        self.empty("rmdir", asker.reply(), |edits| async move { edits.rmdir(parent, name.as_bytes()).await });
+        let again = asker.header.is_resent();
+        self.empty("rmdir", asker.reply(), move |edits| async move { done_before(again, edits.rmdir(parent, name.as_bytes()).await) });
     }
 
     pub(super) fn rename(&self, asker: Asker<'_>, name: &OsStr, to: (Inode, &OsStr), flags: u32) {
@@ -187,14 +201,22 @@ impl Bucket {
         }
         let no_replace = flags & libc::RENAME_NOREPLACE != 0;
         let (from, name, to, new_name) = (asker.ino(), name.to_owned(), to.0, to.1.to_owned());
+        let made_before = self.made_before(asker);
         self.empty("rename", asker.reply(), |edits| async move {
-            edits.rename(from, name.as_bytes(), to, new_name.as_bytes(), no_replace).await
+            match edits.rename(from, name.as_bytes(), to, new_name.as_bytes(), no_replace).await {
+                Err(Error::NotFound) => made_before.is_there(to, &new_name).await,
+                renamed => renamed,
+            }
         });
     }
 
     pub(super) fn make_link(&self, asker: Asker<'_>, name: &OsStr, target: &OsStr) {
         let (parent, name, target) = (asker.ino(), name.to_owned(), PathBuf::from(target));
-        self.entry("symlink", asker.reply(), |edits| async move { edits.symlink(parent, name.as_bytes(), &target).await });
+        let made_before = self.made_before(asker);
+        self.entry("symlink", asker.reply(), |edits| async move {
+            let made = edits.symlink(parent, name.as_bytes(), &target).await;
+            made_before.or_there(made, parent, &name).await
+        });
     }
 
     pub(super) fn read_link(&self, asker: Asker<'_>) {
@@ -214,6 +236,40 @@ impl Bucket {
         }
         let (names, name, reply) = (Arc::clone(&self.names), name.to_owned(), self.patient(asker));
         self.runtime.spawn(async move { attribute(names.extended_attribute(ino, name.as_bytes()).await, size, reply) });
+    }
+}
+
+/// What is asked for again because the daemon before took it may have been done by that one, who answered nobody.
+struct MadeBefore {
+    again: bool,
+    names: Arc<Names>,
+}
+
+impl MadeBefore {
+    /// What was to be made, or what is there because that one made it.
+    async fn or_there(self, made: Result<Entry>, parent: Inode, name: &OsStr) -> Result<Entry> {
+        match made {
+            Err(Error::Exists) if self.again => self.names.lookup(parent, name.as_bytes()).await,
+            made => made,
+        }
+    }
+
+    /// Whether a name is there that was to get what another one, which is gone, stood for.
+    async fn is_there(self, parent: Inode, name: &OsStr) -> Result<()> {
+        if !self.again {
+            return Err(Error::NotFound);
+        }
+        let found = self.names.lookup(parent, name.as_bytes()).await?;
+        self.names.forget(found.attr.ino, 1);
+        Ok(())
+    }
+}
+
+/// What is gone already was removed by the daemon before.
+fn done_before(again: bool, removed: Result<()>) -> Result<()> {
+    match removed {
+        Err(Error::NotFound) if again => Ok(()),
+        removed => removed,
     }
 }
 

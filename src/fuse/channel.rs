@@ -75,6 +75,16 @@ impl Channel {
         known(self.send(0, notify::INVAL_ENTRY, &[IoSlice::new(what.as_bytes()), IoSlice::new(name), IoSlice::new(&[0])]))
     }
 
+    /// Has the kernel ask again for everything that was taken and not answered (Linux 6.9), by whatever descriptor of the connection.
+    pub fn resend(&self) -> io::Result<()> {
+        self.send(0, notify::RESEND, &[])
+    }
+
+    /// Another owner of the same descriptor.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        self.device.try_clone()
+    }
+
     /// Has the kernel know `file`, for opens that are answered with the number that this gives.
     pub fn register(&self, file: impl AsFd) -> io::Result<u32> {
         sys::open_fuse_backing(self.device.as_fd(), file.as_fd())

@@ -1,13 +1,14 @@
 //! Open directories, and the two answers that list them.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use zerocopy::IntoBytes;
 
-use crate::vfs::{DirHandle, DirItem, DirPage, Error, HandleId, Inode, Names, Result};
+use crate::vfs::{Answered, DirHandle, DirItem, DirPage, DirectoryRow, Error, HandleId, Inode, Names, Result, Told};
 
 use super::convert::{entry_out, errno, file_type};
 use super::filesystem::{Asker, Bucket};
@@ -18,8 +19,15 @@ use super::wire::Dirent;
 #[derive(Debug)]
 pub(super) struct Directories {
     names: Arc<Names>,
-    open: RwLock<HashMap<HandleId, Arc<DirHandle>>>,
+    open: RwLock<HashMap<HandleId, Arc<Open>>>,
     next: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Open {
+    directory: DirHandle,
+    /// As it is written down; none: nobody goes on after this process.
+    row: Option<Mutex<DirectoryRow>>,
 }
 
 /// How a directory is listed.
@@ -42,17 +50,40 @@ impl Directories {
         Arc::new(Self { names, open: RwLock::default(), next: AtomicU64::new(1) })
     }
 
-    /// Opens a directory; says also whether the kernel may keep the entries it has.
-    pub fn open(&self, ino: Inode) -> Result<(HandleId, bool)> {
+    /// Opens a directory for the request `unique`, which is told `flags` of whether the kernel may keep the entries it has.
+    pub fn open(&self, ino: Inode, unique: u64, flags: impl FnOnce(bool) -> u32) -> Result<(HandleId, u32)> {
         let directory = self.names.open_dir(ino)?;
-        let keep = directory.is_cached();
+        let flags = flags(directory.is_cached());
         let handle = HandleId(self.next.fetch_add(1, Ordering::Relaxed));
-        self.open.write().insert(handle, Arc::new(directory));
-        Ok((handle, keep))
+        let row = self.names.is_written_down().then(|| {
+            let row = DirectoryRow { ino, told: Told { unique, flags, backing: 0 }, last: None };
+            self.names.note_directory(handle, Some(&row));
+            Mutex::new(row)
+        });
+        self.open.write().insert(handle, Arc::new(Open { directory, row }));
+        Ok((handle, flags))
+    }
+
+    /// Opens again what the daemon before had open, where its reader was.
+    pub fn restore(&self) -> Vec<Answered> {
+        let mut answered = Vec::new();
+        for (handle, row) in self.names.open_directories() {
+            self.next.fetch_max(handle.0 + 1, Ordering::Relaxed);
+            match self.names.open_dir(row.ino) {
+                Ok(directory) => {
+                    answered.push(Answered { handle, ino: row.ino, told: row.told });
+                    let directory = directory.going_on_after(row.last.clone());
+                    self.open.write().insert(handle, Arc::new(Open { directory, row: Some(Mutex::new(row)) }));
+                }
+                Err(error) => tracing::warn!(ino = row.ino.0, %error, "a directory that was open cannot be read on"),
+            }
+        }
+        answered
     }
 
     pub fn release(&self, handle: HandleId) {
         self.open.write().remove(&handle);
+        self.names.note_directory(handle, None);
     }
 
     /// Answers a listing of at most `size` bytes: at once when the entries are there, else from a task, in which it can be interrupted.
@@ -60,26 +91,38 @@ impl Directories {
         let Some(directory) = self.open.read().get(&handle).cloned() else {
             return asker.reply::<Data>().error(errno(L::NAME, &Error::BadHandle));
         };
-        match L::try_page(&directory, offset) {
-            Some(result) => finish::<L>(result, size, asker.reply()),
+        match L::try_page(&directory.directory, offset) {
+            Some(result) => directory.finish::<L>(result, size, (&self.names, handle), asker.reply()),
             None => {
                 let reply = bucket.patient(asker);
-                bucket.runtime.spawn(async move { finish::<L>(L::page(&directory, offset).await, size, reply) });
+                let names = Arc::clone(&self.names);
+                bucket.runtime.spawn(async move {
+                    let page = L::page(&directory.directory, offset).await;
+                    directory.finish::<L>(page, size, (&names, handle), reply);
+                });
             }
         }
     }
 }
 
-fn finish<L: Listing>(result: Result<DirPage>, size: u32, reply: Reply<Data>) {
-    // First: what goes into an answer counts as looked up.
-    let Some(reply) = reply.claim() else { return };
-    match result {
-        Ok(page) => {
-            let mut entries = Entries::new(size);
-            L::fill(&page, &mut entries);
-            reply.data(entries.bytes());
+impl Open {
+    /// Answers with as much of a page as fits; `of` is where it is written down how far that is.
+    fn finish<L: Listing>(&self, result: Result<DirPage>, size: u32, of: (&Names, HandleId), reply: Reply<Data>) {
+        // First: what goes into an answer counts as looked up.
+        let Some(reply) = reply.claim() else { return };
+        match result {
+            Ok(page) => {
+                let mut entries = Entries::new(size);
+                L::fill(&page, &mut entries);
+                if let (Some(row), Some(last)) = (&self.row, entries.last()) {
+                    let mut row = row.lock();
+                    row.last = Some(last);
+                    of.0.note_directory(of.1, Some(&row));
+                }
+                reply.data(entries.bytes());
+            }
+            Err(error) => reply.error(errno(L::NAME, &error)),
         }
-        Err(error) => reply.error(errno(L::NAME, &error)),
     }
 }
 
@@ -120,17 +163,25 @@ impl Listing for Plus {
 pub(super) struct Entries {
     bytes: Vec<u8>,
     most: usize,
+    /// Of the last one: what follows it, and where its name is.
+    last: Option<(u64, Range<usize>)>,
 }
 
 impl Entries {
     /// At most `most` bytes of them.
     pub fn new(most: u32) -> Self {
-        Self { bytes: Vec::with_capacity(most as usize), most: most as usize }
+        Self { bytes: Vec::with_capacity(most as usize), most: most as usize, last: None }
     }
 
     /// What was added.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+
+    /// Where to read on after the last one, and its name.
+    fn last(&self) -> Option<(u64, Vec<u8>)> {
+        let (next_offset, name) = self.last.clone()?;
+        Some((next_offset, self.bytes[name].to_vec()))
     }
 
     /// Adds one, with what comes before its name. True: it did not fit.
@@ -144,6 +195,7 @@ impl Entries {
         for part in [before, entry.as_bytes(), item.name] {
             self.bytes.extend_from_slice(part);
         }
+        self.last = Some((item.next_offset, end - item.name.len()..end));
         self.bytes.resize(end.next_multiple_of(8), 0);
         false
     }

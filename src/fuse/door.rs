@@ -8,11 +8,12 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use crate::spill::Whole;
-use crate::vfs::{Access, Edits, Entry, Files, HandleId, Inode, Names, Opened, Result};
+use crate::vfs::{Access, Edits, Entry, Files, HandleId, Inode, Names, Opened, Result, Told};
 
 use super::backing::Backings;
+use super::before::Answer;
 use super::changing::caller;
-use super::convert::{create_out, errno, open_out};
+use super::convert::{create_out, entry_out, errno, open_out};
 use super::filesystem::{Asker, Bucket};
 use super::reply::Reply;
 use super::wire::{CreateOut, OpenOut};
@@ -31,6 +32,9 @@ pub(super) fn access(flags: i32) -> Access {
 
 impl Bucket {
     pub(super) fn open(&self, asker: Asker<'_>, access: Access) {
+        if let Some(before) = self.before.take(asker.header) {
+            return asker.reply().ok(&before.out());
+        }
         let ino = asker.ino();
         if access.write || self.names.is_being_written(ino) {
             return self.open_for_writing(asker, access);
@@ -62,6 +66,9 @@ impl Bucket {
     }
 
     pub(super) fn create(&self, asker: Asker<'_>, name: &OsStr, mode: u16, access: Access) {
+        if let Some(before) = self.before.take(asker.header) {
+            return self.created_before(before, asker.reply());
+        }
         let (door, parent, caller, reply) = (self.door(), asker.ino(), caller(asker.header), asker.reply());
         match self.edits() {
             Err(error) => reply.error(errno("create", &error)),
@@ -75,6 +82,17 @@ impl Bucket {
                 });
             }
         }
+    }
+
+    /// The lookup that goes with it was counted by the daemon that made it.
+    fn created_before(&self, before: Answer, reply: Reply<CreateOut>) {
+        let names = Arc::clone(&self.names);
+        self.runtime.spawn(async move {
+            match names.getattr(before.0.ino).await {
+                Ok((attr, ttl)) => reply.ok(&CreateOut { entry: entry_out(&Entry { attr, ttl }), open: before.out() }),
+                Err(error) => reply.error(errno("create", &error)),
+            }
+        });
     }
 
     fn door(&self) -> Door {
@@ -102,7 +120,11 @@ impl Door {
     fn open(&self, ino: Inode, result: Result<Opened>, access: Access, reply: Reply<OpenOut>) {
         match (result, &self.backings) {
             (Err(error), _) => reply.error(errno("open", &error)),
-            (Ok(opened), None) => reply.ok(&open_out(&opened, access.write)),
+            (Ok(opened), None) => {
+                let out = open_out(&opened, access.write);
+                self.on_told(reply.first_unique(), &out);
+                reply.ok(&out);
+            }
             (Ok(opened), Some(backings)) => {
                 // O_DIRECT on a file of the disk would want aligned memory, and bytes from the disk each time: these come from us.
                 let opened = Opened { direct: opened.direct || access.direct, ..opened };
@@ -122,7 +144,8 @@ impl Door {
 
     fn reply(&self, ino: Inode, opened: &Opened, writes: bool, whole: Option<Whole>, reply: Reply<OpenOut>) {
         let Some(backings) = &self.backings else { return };
-        if let Some(reply) = backings.reply(ino, opened, writes, whole, reply) {
+        let unique = reply.first_unique();
+        if let Some(reply) = backings.reply(ino, opened, writes, whole, reply, |out| self.on_told(unique, out)) {
             self.give_up(ino, opened.handle, move || reply.error(libc::ESTALE));
         }
     }
@@ -141,9 +164,10 @@ impl Door {
     }
 
     fn create(&self, entry: &Entry, opened: &Opened, reply: Reply<CreateOut>) {
+        let unique = reply.first_unique();
         match &self.backings {
             Some(backings) => {
-                if let Some(reply) = backings.reply_created(entry, opened, reply) {
+                if let Some(reply) = backings.reply_created(entry, opened, reply, |out| self.on_told(unique, out)) {
                     let (names, ino) = (Arc::clone(&self.names), entry.attr.ino);
                     self.give_up(ino, opened.handle, move || {
                         names.forget(ino, 1);
@@ -151,7 +175,20 @@ impl Door {
                     });
                 }
             }
-            None => reply.ok(&create_out(entry, opened)),
+            None => {
+                let out = create_out(entry, opened);
+                self.on_told(unique, &out.open);
+                reply.ok(&out);
+            }
+        }
+    }
+
+    /// The kernel is about to be told of a handle, by the answer to `unique`.
+    fn on_told(&self, unique: u64, out: &OpenOut) {
+        let (handle, told) = (HandleId(out.fh), Told { unique, flags: out.flags, backing: out.backing_id });
+        self.files.on_told(handle, told);
+        if let Some(edits) = &self.edits {
+            edits.on_told(handle, told);
         }
     }
 }

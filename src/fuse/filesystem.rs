@@ -14,6 +14,7 @@ use crate::vfs::{Edits, Entry, Error, Files, HandleId, Inode, Names, Result};
 
 use super::MAX_WRITE;
 use super::backing::Backings;
+use super::before::Before;
 use super::channel::Channel;
 use super::convert::{absent_out, attr_out, entry_out, errno, permissions, set_attributes};
 use super::directories::{Directories, Plain, Plus};
@@ -60,6 +61,8 @@ pub(super) struct Bucket {
     pub admitted: Admitted,
     /// Requests that wait for the store, and whose askers may die meanwhile.
     pub waits: Arc<Interruptible>,
+    /// What the daemon before this one may have answered.
+    pub before: Before,
 }
 
 /// Where an answer goes, and who gets it.
@@ -192,13 +195,14 @@ impl Bucket {
     }
 
     fn opendir(&self, asker: Asker<'_>) {
+        if let Some(before) = self.before.take(asker.header) {
+            return asker.reply().ok(&before.out());
+        }
         let reply = asker.reply::<OpenOut>();
-        match self.directories.open(asker.ino()) {
-            Ok((handle, keep)) => {
-                // The kernel keeps the entries of a listing as long as we believe it.
-                let flags = open_flags::CACHE_DIR | if keep { open_flags::KEEP_CACHE } else { 0 };
-                reply.ok(&OpenOut { fh: handle.0, flags, backing_id: 0 });
-            }
+        // The kernel keeps the entries of a listing as long as we believe it.
+        let flags = |keep| open_flags::CACHE_DIR | if keep { open_flags::KEEP_CACHE } else { 0 };
+        match self.directories.open(asker.ino(), asker.header.first_unique(), flags) {
+            Ok((handle, flags)) => reply.ok(&OpenOut { fh: handle.0, flags, backing_id: 0 }),
             Err(error) => reply.error(errno("opendir", &error)),
         }
     }

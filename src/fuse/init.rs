@@ -3,6 +3,7 @@
 //! the other side has raised meanwhile. Invariant: both ways ask for the same.
 
 use std::io::{self, IoSlice};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use fuser::{Filesystem, InitFlags, KernelConfig, Request};
@@ -48,7 +49,8 @@ pub(super) struct Wishes {
 }
 
 /// What was agreed on, as long as the connection lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Agreed {
     /// Version of the kernel's protocol.
     pub minor: u32,
@@ -57,6 +59,18 @@ pub struct Agreed {
     pub max_write: u32,
     pub max_pages: u16,
     pub max_readahead: u32,
+}
+
+impl Agreed {
+    /// Whether the kernel asks again for what a daemon that died had taken.
+    pub fn resends(self) -> bool {
+        self.flags & InitFlags::FUSE_HAS_RESEND.bits() != 0
+    }
+
+    /// Whether it reads files of the disk by itself.
+    pub fn passes_through(self) -> bool {
+        self.flags & InitFlags::FUSE_PASSTHROUGH.bits() != 0
+    }
 }
 
 impl Wishes {
@@ -77,7 +91,9 @@ impl Wishes {
             // O_TRUNC comes with the open: one request, and no moment in which the file is empty and somebody else's.
             | InitFlags::FUSE_ATOMIC_O_TRUNC
             // Setuid bits are taken away here; without it the kernel asks for an extended attribute before every write.
-            | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2
+            // It says so; nothing is to be said in return.
+            | InitFlags::FUSE_HAS_RESEND;
         // With this the kernel asks for attributes in the first reply only until it sees a lookup, and whoever reads all names
         // before the first stat (ls -l, filepath.Walk) pays a lookup a file. Right only where attributes cost a request each.
         wanted.set(InitFlags::FUSE_READDIRPLUS_AUTO, !self.listings_tell_attributes);
@@ -87,17 +103,28 @@ impl Wishes {
     }
 }
 
-impl Filesystem for Wishes {
+/// What is asked for where fuser does the exchange, and what came of it.
+#[derive(Debug)]
+pub(super) struct Asking {
+    pub wishes: Wishes,
+    pub agreed: Arc<OnceLock<Agreed>>,
+}
+
+impl Filesystem for Asking {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let flags = self.flags(config.capabilities());
+        let flags = self.wishes.flags(config.capabilities());
         config.add_capabilities(flags).map_err(|missing| io::Error::other(format!("the kernel offers no {missing:?}")))?;
         if flags.contains(InitFlags::FUSE_PASSTHROUGH) {
             config.set_max_stack_depth(STACK_DEPTH).map_err(|most| io::Error::other(format!("max_stack_depth above {most}")))?;
         }
         // More than it offers is refused; it gets what it offers then, and what is above that is raised after mounting.
-        let _ = config.set_max_readahead(self.max_readahead);
+        let _ = config.set_max_readahead(self.wishes.max_readahead);
         config.set_max_background(MAX_BACKGROUND).map_err(|least| io::Error::other(format!("max_background below {least}")))?;
         config.set_max_write(MAX_WRITE).map_err(|most| io::Error::other(format!("max_write above {most}")))?;
+        let (minor, max_readahead) = (config.kernel_abi().1, self.wishes.max_readahead);
+        let agreed = Agreed { minor, flags: flags.bits(), max_write: MAX_WRITE, max_pages: 0, max_readahead };
+        // A kernel asks once.
+        let _ = self.agreed.set(agreed);
         Ok(())
     }
 }

@@ -28,6 +28,12 @@ pub(super) fn version() -> (u32, u32) {
     version_of(&rustix::system::uname().release().to_string_lossy())
 }
 
+/// Whether a daemon can go on where another one ended: the kernel asks again for what that one had taken (FUSE_NOTIFY_RESEND, Linux 6.9).
+/// Before that, whoever waited for an answer of that one would wait for ever.
+pub fn can_resume() -> bool {
+    version() >= (6, 9)
+}
+
 /// An unknown form is taken for the oldest kernel.
 fn version_of(release: &str) -> (u32, u32) {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));

@@ -6,6 +6,7 @@
 //! it is answered, and every descriptor begins with a new agreement, which a daemon that goes on for another must not.
 
 mod backing;
+mod before;
 mod changing;
 mod channel;
 mod convert;
@@ -18,6 +19,7 @@ mod interrupt;
 mod kernel;
 mod options;
 mod own_files;
+mod pause;
 mod process;
 mod reading;
 mod reply;
@@ -37,10 +39,11 @@ use crate::vfs::{Edits, Files, Names};
 
 pub use device::{Flaw, adopt, check, is_fuse};
 pub use init::Agreed;
-pub use kernel::{device_of, set_read_ahead, unmount};
+pub use kernel::{can_resume, device_of, set_read_ahead, unmount};
 pub use options::Options;
-pub use session::Session;
+pub use session::{Keeping, Left, Session};
 
+use before::Before;
 use directories::Directories;
 use filesystem::{Admitted, Bucket};
 use init::Wishes;
@@ -65,18 +68,43 @@ pub struct Tree {
 ///
 /// # Errors
 /// What mount(2) or fusermount3 said.
-pub fn mount(tree: Tree, runtime: Handle, mountpoint: &Path, name: &str, options: &Options) -> io::Result<Session> {
+pub fn mount(
+    tree: Tree,
+    runtime: Handle,
+    mountpoint: &Path,
+    name: &str,
+    options: &Options,
+    keeping: Option<Keeping<'_>>,
+) -> io::Result<Session> {
     let (wishes, read_only) = (tree.wishes(options), tree.edits.is_none());
-    Session::mount(|admitted| tree.serve(admitted, runtime), wishes, mountpoint, name, options, read_only)
+    Session::mount(|admitted| tree.serve(admitted, runtime), wishes, mountpoint, name, (options, read_only), keeping)
 }
 
 /// Serves the same tree over a /dev/fuse descriptor that is mounted already, and over `clones` of it, one for a thread. Needs no privilege.
 ///
 /// # Errors
 /// When the descriptor does not speak FUSE, is not mounted, or somebody else serves it.
-pub fn attach(tree: Tree, runtime: Handle, fd: OwnedFd, clones: Vec<OwnedFd>, options: &Options) -> io::Result<Session> {
+pub fn attach(
+    tree: Tree,
+    runtime: Handle,
+    fd: OwnedFd,
+    clones: Vec<OwnedFd>,
+    options: &Options,
+    keeping: Option<Keeping<'_>>,
+) -> io::Result<Session> {
     let wishes = tree.wishes(options);
-    Session::attach(|admitted| tree.serve(admitted, runtime), wishes, fd, clones)
+    Session::attach(|admitted| tree.serve(admitted, runtime), wishes, (fd, clones), keeping)
+}
+
+/// Goes on with a session of a daemon that ended: with `left` of it, and a tree that was loaded from its memory. What that one mounted at
+/// `mountpoint` is unmounted by this one.
+///
+/// # Errors
+/// When the mount is gone.
+pub fn resume(tree: Tree, runtime: Handle, left: Left, mountpoint: Option<&Path>, options: &Options) -> io::Result<Session> {
+    let (files, edits) = (Arc::clone(&tree.files), tree.edits.clone());
+    let answered = files.answered().into_iter().chain(edits.iter().flat_map(|edits| edits.answered())).collect();
+    Session::resume(|admitted| tree.serve(admitted, runtime), left, mountpoint, options, answered)
 }
 
 impl Tree {
@@ -94,6 +122,18 @@ impl Tree {
         let own = OwnFiles::new(Arc::clone(&names), observer);
         let directories = Directories::new(Arc::clone(&names));
         let backings = files.may_be_on_disk().then(Arc::default);
-        Bucket { names, files, directories, edits, backings, own, metrics, runtime, admitted, waits: Arc::default() }
+        Bucket {
+            names,
+            files,
+            directories,
+            edits,
+            backings,
+            own,
+            metrics,
+            runtime,
+            admitted,
+            waits: Arc::default(),
+            before: Before::default(),
+        }
     }
 }

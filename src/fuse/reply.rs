@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::channel::Channel;
+use super::request::first_unique;
 
 /// Requests whose answers may be given up, by what the kernel calls them.
 #[derive(Debug, Default)]
@@ -81,6 +82,11 @@ impl<A> Reply<A> {
     pub fn claim(mut self) -> Option<Self> {
         self.channel = Some(self.take()?);
         Some(self)
+    }
+
+    /// What the kernel calls the request, also when it asks for it again.
+    pub fn first_unique(&self) -> u64 {
+        first_unique(self.unique)
     }
 
     pub fn error(mut self, errno: i32) {

@@ -13,6 +13,9 @@ use super::wire::{
 };
 use crate::vfs::{HandleId, Inode};
 
+/// FUSE_UNIQUE_RESEND.
+const RESENT: u64 = 1 << 63;
+
 /// Who asks, and what about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
@@ -137,6 +140,24 @@ pub(super) enum Operation<'a> {
     Malformed {
         opcode: u32,
     },
+}
+
+impl Header {
+    /// Whether the kernel asks again, because a daemon before this one took the request and did not answer it. That one may have done it, or
+    /// a part of it.
+    pub fn is_resent(&self) -> bool {
+        self.unique & RESENT != 0
+    }
+
+    /// The number that it had when it was asked for the first time.
+    pub fn first_unique(&self) -> u64 {
+        first_unique(self.unique)
+    }
+}
+
+/// The number of a request without the mark of one that is asked again.
+pub(super) fn first_unique(unique: u64) -> u64 {
+    unique & !RESENT
 }
 
 impl Operation<'_> {

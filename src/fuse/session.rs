@@ -6,7 +6,7 @@
 use std::fmt;
 use std::io;
 use std::mem::{ManuallyDrop, size_of};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -14,15 +14,20 @@ use std::time::Duration;
 
 use fuser::{Config, MountOption, SessionACL};
 use rustix::mount::UnmountFlags;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use tokio::sync::watch;
 
+use crate::handover::Line;
 use crate::sys::{HUGE_PAGE, Memory, Window};
-use crate::vfs::{Expired, Inode};
+use crate::vfs::{Answered, Expired, Inode};
 
+use super::before::Before;
 use super::channel::Channel;
 use super::filesystem::{Admitted, Asker, Bucket};
-use super::init::{Agreed, Wishes, agree};
+use super::init::{Agreed, Asking, Wishes, agree};
 use super::interrupt::look_after;
+use super::pause::Pause;
 use super::request::{Operation, decode};
 use super::wire::{InHeader, WriteIn};
 use super::{MAX_WRITE, Options, kernel};
@@ -48,8 +53,62 @@ pub struct Session {
     mountpoint: Option<PathBuf>,
     channel: Arc<Channel>,
     ended: watch::Receiver<bool>,
-    /// What was agreed on over a descriptor.
-    agreed: Option<Agreed>,
+    pause: Arc<Pause>,
+}
+
+/// Who keeps the session for the daemon after this one.
+#[derive(Clone, Copy, Debug)]
+pub struct Keeping<'a> {
+    pub line: &'a Line,
+    /// What is served: another daemon can go on with nothing else.
+    pub source: &'a str,
+    /// What is written down of names and handles.
+    pub memory: [BorrowedFd<'a>; 2],
+}
+
+/// What a daemon that ended has left.
+#[derive(Debug)]
+pub struct Left {
+    /// Of /dev/fuse, each of which may have taken requests.
+    devices: Vec<OwnedFd>,
+    agreed: Agreed,
+}
+
+/// A session as its keeper has it. Another number is another form.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    version: u32,
+    source: String,
+    agreed: Agreed,
+    /// How many descriptors come with it: of the device, and of memory behind them.
+    devices: usize,
+    memory: usize,
+}
+
+const KEPT: u32 = 1;
+
+impl Left {
+    /// Sorts what came from a keeper: the session as it was told, what is of /dev/fuse, and what is not, which is the memory of the names.
+    ///
+    /// # Errors
+    /// In words for people: when it is of another version or another source, or not complete.
+    pub fn of(session: &Value, source: &str, devices: Vec<OwnedFd>, memory: Vec<OwnedFd>) -> Result<(Self, [OwnedFd; 2]), String> {
+        let kept = Kept::deserialize(session).map_err(|error| format!("what it left cannot be read: {error}"))?;
+        if kept.version != KEPT {
+            return Err(format!("what it left has version {} and not {KEPT}", kept.version));
+        }
+        if kept.source != source {
+            return Err(format!("it served {} and not {source}", kept.source));
+        }
+        if kept.agreed.max_write > MAX_WRITE {
+            return Err(format!("it agreed on writes of {} bytes, for which there is no room here", kept.agreed.max_write));
+        }
+        let memory = <[OwnedFd; 2]>::try_from(memory).map_err(|memory| format!("it left {} descriptors of memory", memory.len()))?;
+        if devices.is_empty() {
+            return Err("it left no descriptor of /dev/fuse".into());
+        }
+        Ok((Self { devices, agreed: kept.agreed }, memory))
+    }
 }
 
 impl fmt::Debug for Session {
@@ -65,23 +124,25 @@ impl Session {
         wishes: Wishes,
         mountpoint: &Path,
         name: &str,
-        options: &Options,
-        read_only: bool,
+        (options, read_only): (&Options, bool),
+        keeping: Option<Keeping<'_>>,
     ) -> io::Result<Self> {
         let mountpoint = mountpoint.canonicalize()?;
         let config = config(name, options, read_only)?;
-        let user = rustix::process::geteuid().as_raw();
-        let admitted = match config.acl {
-            SessionACL::All => Admitted::All,
-            SessionACL::RootAndOwner => Admitted::UserAndRoot(user),
-            SessionACL::Owner => Admitted::User(user),
-        };
+        let agreed = Arc::default();
+        let asking = Asking { wishes, agreed: Arc::clone(&agreed) };
         // Dropped, it would unmount what is at the mount point then, which may be somebody else's; and fusermount3 unmounts when its end
         // of it closes.
-        let session = ManuallyDrop::new(fuser::Session::new(wishes, &mountpoint, &config)?);
-        let channel = session.as_fd().try_clone_to_owned().map(Channel::new);
-        let session = channel.and_then(|channel| Self::run(channel, Vec::new(), bucket(admitted), Some(mountpoint.clone())));
-        let session = session.inspect_err(|_| {
+        let mount = ManuallyDrop::new(fuser::Session::new(asking, &mountpoint, &config)?);
+        let begin = || {
+            let first = Channel::new(mount.as_fd().try_clone_to_owned()?);
+            let channels = with_clones(first, Vec::new(), true);
+            if let Some(keeping) = keeping {
+                keep(keeping, agreed.get().copied().unwrap_or_default(), &channels, true)?;
+            }
+            Self::run(channels, bucket(admitted(options)), Some(mountpoint.clone()))
+        };
+        let session = begin().inspect_err(|_| {
             // Nobody would ever answer there.
             let _ = kernel::unmount(&mountpoint, UnmountFlags::DETACH);
         })?;
@@ -89,34 +150,72 @@ impl Session {
         Ok(session)
     }
 
-    /// Serves what `bucket` makes over a /dev/fuse descriptor that is mounted already, and over `clones` of it.
-    pub(super) fn attach(bucket: impl FnOnce(Admitted) -> Bucket, wishes: Wishes, fd: OwnedFd, clones: Vec<OwnedFd>) -> io::Result<Self> {
-        let channel = Channel::new(fd);
-        let agreed = agree(&channel, wishes)?;
+    /// Serves what `bucket` makes over a /dev/fuse descriptor that is mounted already, and over clones of it.
+    pub(super) fn attach(
+        bucket: impl FnOnce(Admitted) -> Bucket,
+        wishes: Wishes,
+        (fd, clones): (OwnedFd, Vec<OwnedFd>),
+        keeping: Option<Keeping<'_>>,
+    ) -> io::Result<Self> {
+        let first = Channel::new(fd);
+        let agreed = agree(&first, wishes)?;
+        // What is taken by a descriptor that nobody keeps is lost with this process, and whoever asked gets an error.
+        let channels = with_clones(first, clones, keeping.is_none());
+        if let Some(keeping) = keeping {
+            keep(keeping, agreed, &channels, false)?;
+        }
         // The mount options of who mounted it decide who may enter.
-        let session = Self::run(channel, clones, bucket(Admitted::All), None)?;
-        Ok(Self { agreed: Some(agreed), ..session })
+        Self::run(channels, bucket(Admitted::All), None)
     }
 
-    fn run(channel: Channel, clones: Vec<OwnedFd>, bucket: Bucket, mountpoint: Option<PathBuf>) -> io::Result<Self> {
-        let channel = Arc::new(channel);
-        let ended = watch::Sender::new(false);
-        let session = Self { mountpoint, channel: Arc::clone(&channel), ended: ended.subscribe(), agreed: None };
+    /// Goes on where another daemon ended.
+    pub(super) fn resume(
+        bucket: impl FnOnce(Admitted) -> Bucket,
+        left: Left,
+        mountpoint: Option<&Path>,
+        options: &Options,
+        mut answered: Vec<Answered>,
+    ) -> io::Result<Self> {
+        let mountpoint = mountpoint.map(Path::canonicalize).transpose()?;
+        let mut channels = left.devices.into_iter().map(Channel::new).map(Arc::new);
+        let first = channels.next().expect("there is one, or it would not have been taken for complete");
+        let mut bucket = bucket(if mountpoint.is_some() { admitted(options) } else { Admitted::All });
+        if let Some(backings) = bucket.backings.as_ref().filter(|_| left.agreed.passes_through()) {
+            backings.restore(&answered, &first);
+        }
+        answered.extend(bucket.directories.restore());
+        bucket.before = Before::new(answered);
+        // Before anything is taken here: what this daemon has taken would come again, too.
+        first.resend()?;
+        Self::run(std::iter::once(first).chain(channels).collect(), bucket, mountpoint)
+    }
+
+    fn run(channels: Vec<Arc<Channel>>, bucket: Bucket, mountpoint: Option<PathBuf>) -> io::Result<Self> {
+        let (ended, pause) = (watch::Sender::new(false), Arc::<Pause>::default());
+        let channel = Arc::clone(&channels[0]);
+        let session = Self { mountpoint, channel, ended: ended.subscribe(), pause: Arc::clone(&pause) };
         bucket.runtime.spawn(look_after(Arc::clone(&bucket.waits), ended.subscribe()));
         // Dropped by the last of the threads.
         let served = Arc::new((bucket, End(ended)));
-        let mut clones = clones.into_iter().map(Channel::new);
-        for number in 0..threads() {
-            // Every thread gets a descriptor of its own: one that came in, or a new one where /dev/fuse can be opened. Inside a container
-            // without the device the others share one.
-            let mut own = || clones.next().map_or_else(|| channel.another(), Ok);
-            let channel = if number == 0 { Arc::clone(&channel) } else { own().map_or_else(|_| Arc::clone(&channel), Arc::new) };
-            let served = Arc::clone(&served);
+        // Each descriptor may be the only one by which some answer can be given, so all of them are read.
+        for number in 0..threads().max(channels.len()) {
+            let channel = Arc::clone(&channels[number % channels.len()]);
+            let (served, pause) = (Arc::clone(&served), Arc::clone(&pause));
             // Of huge pages: the kernel looks up every page that it writes to.
             let memory = Window::new(Memory::map((LEAD + MESSAGE_BYTES).next_multiple_of(HUGE_PAGE))?, LEAD + MESSAGE_BYTES);
-            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel, memory))?;
+            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel, memory, &pause))?;
         }
         Ok(session)
+    }
+
+    /// Takes no more requests, until it is [resumed](Self::unpause). What was taken meanwhile waits.
+    pub fn pause(&self) {
+        self.pause.set(true);
+    }
+
+    /// Goes on.
+    pub fn unpause(&self) {
+        self.pause.set(false);
     }
 
     /// Waits until the kernel ends the session: somebody unmounted it.
@@ -132,11 +231,6 @@ impl Session {
             Some(mountpoint) => kernel::device_of(mountpoint),
             None => self.channel.mounted_as(),
         }
-    }
-
-    /// What was agreed on with the kernel, where that was not fuser's business.
-    pub fn agreed(&self) -> Option<Agreed> {
-        self.agreed
     }
 
     /// Drops the kernel's attributes of inodes, and names that it believes to be there or not. Waits for lookups in the same directories
@@ -198,8 +292,42 @@ impl Drop for End {
     }
 }
 
+fn admitted(options: &Options) -> Admitted {
+    let user = rustix::process::geteuid().as_raw();
+    match acl(options) {
+        SessionACL::All => Admitted::All,
+        SessionACL::RootAndOwner => Admitted::UserAndRoot(user),
+        SessionACL::Owner => Admitted::User(user),
+    }
+}
+
+/// A descriptor for every thread: those that came in, and new ones where that `may` be and /dev/fuse can be opened, which in a container without
+/// the device it cannot.
+fn with_clones(first: Channel, clones: Vec<OwnedFd>, may: bool) -> Vec<Arc<Channel>> {
+    let came: Vec<Channel> = clones.into_iter().map(Channel::new).collect();
+    let missing = if may { threads().saturating_sub(1 + came.len()) } else { 0 };
+    let new: Vec<Channel> = (0..missing).map_while(|_| first.another().ok()).collect();
+    std::iter::once(first).chain(came).chain(new).map(Arc::new).collect()
+}
+
+/// Gives the keeper what a daemon needs that goes on after this one; with the `devices` when they are made here.
+fn keep(keeping: Keeping<'_>, agreed: Agreed, channels: &[Arc<Channel>], devices: bool) -> io::Result<()> {
+    if !agreed.resends() {
+        tracing::info!("this kernel does not ask again what a daemon that died had taken (it takes Linux 6.9): a restart loses the mount");
+        return Ok(());
+    }
+    let devices: Vec<OwnedFd> = channels.iter().filter(|_| devices).map(|channel| channel.share()).collect::<io::Result<_>>()?;
+    let kept = Kept { version: KEPT, source: keeping.source.to_owned(), agreed, devices: devices.len(), memory: keeping.memory.len() };
+    let session = serde_json::to_value(&kept).map_err(io::Error::other)?;
+    let descriptors: Vec<BorrowedFd<'_>> = devices.iter().map(AsFd::as_fd).chain(keeping.memory).collect();
+    if let Err(error) = keeping.line.keep(&session, &descriptors) {
+        tracing::warn!(%error, "the keeper of this mount is gone: a restart loses the mount");
+    }
+    Ok(())
+}
+
 /// Answers requests until the mount is gone.
-fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut memory: Window<Memory>) {
+fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut memory: Window<Memory>, pause: &Pause) {
     let message = &mut memory.bytes_mut()[LEAD..];
     loop {
         let len = match channel.receive(message) {
@@ -210,6 +338,7 @@ fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut memory: Window<Memory>) {
                 return;
             }
         };
+        pause.wait();
         match decode(&message[..len]) {
             Some((header, operation)) => {
                 // Without what is written: a megabyte is no line of a log.
@@ -224,13 +353,17 @@ fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut memory: Window<Memory>) {
     }
 }
 
-fn config(name: &str, options: &Options, read_only: bool) -> io::Result<Config> {
-    let mut config = Config::default();
-    config.acl = match (options.allow_other, options.allow_root) {
+fn acl(options: &Options) -> SessionACL {
+    match (options.allow_other, options.allow_root) {
         (true, _) => SessionACL::All,
         (false, true) => SessionACL::RootAndOwner,
         (false, false) => SessionACL::Owner,
-    };
+    }
+}
+
+fn config(name: &str, options: &Options, read_only: bool) -> io::Result<Config> {
+    let mut config = Config::default();
+    config.acl = acl(options);
     let fixed = [MountOption::FSName(name.to_owned()), subtype(), MountOption::DefaultPermissions];
     config.mount_options.extend(fixed);
     config.mount_options.push(if read_only { MountOption::RO } else { MountOption::RW });

@@ -69,6 +69,7 @@ pub(super) mod valid {
 pub(super) mod notify {
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
+    pub const RESEND: i32 = 7;
 }
 
 /// Structures that come from the kernel or go there, laid out as C does.

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Error, Mounted};
+use super::{End, Error, Mounted};
 use crate::store::Key;
 
 /// How long files that are still open may keep the session alive after the mount point is free.
@@ -13,20 +13,29 @@ const GRACE: Duration = Duration::from_secs(1);
 const SETTLED: Duration = Duration::from_secs(5);
 
 impl Mounted {
-    /// Serves until a signal asks for the end or somebody unmounts. [`unmount`](Self::unmount) is what comes next.
-    pub fn serve(&mut self) {
-        let runtime = self.runtime.as_ref().expect("only drop takes the runtime");
-        let (session, signals) = (&self.session, &mut self.signals);
-        let reason = runtime.block_on(async {
-            tokio::select! {
-                ending = signals.next() => ending.name(),
-                () = session.ended() => "it was unmounted",
+    /// Serves until a signal asks for the end, somebody unmounts, or the keeper wishes for another daemon.
+    pub fn serve(&mut self) -> End {
+        let reason = loop {
+            let runtime = self.runtime.as_ref().expect("only drop takes the runtime");
+            let (session, signals, wishes) = (&self.session, &mut self.signals, &mut self.wishes);
+            let asked = runtime.block_on(async {
+                tokio::select! {
+                    ending = signals.next() => Err(ending.name()),
+                    () = session.ended() => Err("it was unmounted"),
+                    Some(wish) = wishes.recv() => Ok(wish),
+                }
+            });
+            match asked {
+                Err(reason) => break reason,
+                Ok(wish) if self.grants(&wish) => return End::Left,
+                Ok(_) => {}
             }
-        });
+        };
         self.health.on_ending();
         let metrics = &self.observer.metrics;
         let (read_bytes, fetched_bytes) = (metrics.read_bytes.get(), metrics.fetched_bytes.get());
         tracing::info!(reason, read_bytes, fetched_bytes, spill_read_bytes = metrics.spill_read_bytes.get(), "ending");
+        End::Over
     }
 
     /// Stores what was written, and unmounts what was mounted here.

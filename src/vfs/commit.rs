@@ -43,6 +43,7 @@ impl Edits {
             Ok(None) => Ok(()),
             Ok(Some(meta)) => {
                 draft.on_commit(&meta);
+                self.names.drafts.note(draft);
                 self.names.own.on_commit(&meta.key, &meta.etag);
                 let mut facts = FileFacts::from(&meta);
                 if self.names.options.posix_attributes {
@@ -105,6 +106,21 @@ impl Edits {
                 }
             }
         }
+    }
+
+    /// Files whose bytes only this process has, or knows where they are: streams that are not in the bucket yet, and what is written to a file
+    /// that has no name any more.
+    pub fn not_to_be_left(&self) -> Vec<Key> {
+        let is_lost = |draft: &Draft| {
+            let has_bytes = draft.content.is_dirty() && !draft.content.is_staged() && !draft.content.is_blank();
+            has_bytes || draft.is_unlinked() && self.has_writers(draft.ino)
+        };
+        self.names.drafts.all().iter().filter(|draft| is_lost(draft)).map(|draft| draft.key()).collect()
+    }
+
+    /// Waits for uploads that go on by themselves.
+    pub async fn settle(&self) {
+        self.writer.settle().await;
     }
 
     /// Waits until nothing is being written any more, at most for `time`; what is not in the bucket then is given up. Returns the

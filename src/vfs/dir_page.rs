@@ -36,6 +36,8 @@ pub struct DirPage {
     entries: Option<Slice>,
     /// What was asked for one by one: only as many entries as this are given to readdirplus. None: entry is gone.
     asked: Option<Vec<Option<Fact>>>,
+    /// By so much offsets here are larger than those the kernel knows.
+    shift: i64,
 }
 
 /// What readdirplus tells of an entry.
@@ -67,7 +69,16 @@ pub struct DirItem<'a> {
 impl DirPage {
     /// What is at `offset` of the directory `ino`; no entries: it ends there.
     pub(super) fn new(names: Arc<Names>, ino: Inode, parent: Inode, offset: u64, entries: Option<Slice>) -> Self {
-        Self { names, ino, parent, offset, entries, asked: None }
+        Self { names, ino, parent, offset, entries, asked: None, shift: 0 }
+    }
+
+    /// The kernel knows offsets by other numbers.
+    pub(super) fn shifted(self, shift: i64) -> Self {
+        Self { shift, ..self }
+    }
+
+    fn told(&self, offset: u64) -> u64 {
+        offset.saturating_add_signed(-self.shift)
     }
 
     /// Whether the directory ends here.
@@ -95,7 +106,7 @@ impl DirPage {
             };
             for (entry, ino) in batch.iter().zip(numbers) {
                 offset += 1;
-                if add(DirItem { ino, next_offset: offset, kind: entry.kind(), name: entry.name() }) {
+                if add(DirItem { ino, next_offset: self.told(offset), kind: entry.kind(), name: entry.name() }) {
                     return;
                 }
             }
@@ -121,8 +132,8 @@ impl DirPage {
             let inos = self.remember(batch, &shown);
             for (i, (entry, shown_entry)) in batch.iter().zip(&shown).enumerate() {
                 offset += 1;
-                let Some(told) = self.told(inos[i], entry, shown_entry) else { continue };
-                let item = DirItem { ino: inos[i], next_offset: offset, kind: entry.kind(), name: entry.name() };
+                let Some(told) = self.entry(inos[i], entry, shown_entry) else { continue };
+                let item = DirItem { ino: inos[i], next_offset: self.told(offset), kind: entry.kind(), name: entry.name() };
                 if add(item, &told) {
                     self.forget(&inos[i..], &shown[i..]);
                     return;
@@ -162,7 +173,7 @@ impl DirPage {
         fact.filter(|fact| fact.what.kind().is_some()).map_or(Shown::Gone, Shown::Known)
     }
 
-    fn told(&self, ino: Inode, entry: &DirEntry, shown: &Shown<'_>) -> Option<Entry> {
+    fn entry(&self, ino: Inode, entry: &DirEntry, shown: &Shown<'_>) -> Option<Entry> {
         if let (Some(draft), false) = (self.names.drafts.get(ino), matches!(shown, Shown::Gone)) {
             return Some(Entry { attr: self.names.attr_of_draft(&draft), ttl: Duration::ZERO });
         }
@@ -228,6 +239,6 @@ impl DirPage {
 
     /// Where to read on after the entries that were asked for.
     pub(super) fn after_asked(&self) -> u64 {
-        self.offset.max(DOTS) + self.asked.as_ref().map_or(0, Vec::len) as u64
+        self.told(self.offset.max(DOTS) + self.asked.as_ref().map_or(0, Vec::len) as u64)
     }
 }

@@ -26,6 +26,17 @@ pub struct DirHandle {
     key: Key,
     source: Mutex<Option<Source>>,
     tail: Mutex<Tail>,
+    /// None: it was opened through this daemon.
+    resumed: Option<Mutex<Resumed>>,
+}
+
+/// Where a directory is read on that was opened through another daemon: offsets are places in the listing that that one had.
+#[derive(Clone, Debug)]
+enum Resumed {
+    /// The entry of this name was given, with this offset after it.
+    After(u64, Vec<u8>),
+    /// Places in the listing of now are so much larger.
+    Shift(i64),
 }
 
 /// What comes behind the entries that the store lists: files that were not in the bucket yet when reading began.
@@ -83,7 +94,45 @@ impl Names {
 impl DirHandle {
     /// A handle of the directory `key`, which the kernel knows as `ino`.
     pub(super) fn new(names: &Arc<Names>, ino: Inode, parent: Inode, key: Key) -> Self {
-        Self { names: names.clone(), ino, parent, key, source: Mutex::default(), tail: Mutex::new(Tail::Names(Vec::new())) }
+        Self { names: names.clone(), ino, parent, key, source: Mutex::default(), tail: Mutex::new(Tail::Names(Vec::new())), resumed: None }
+    }
+
+    /// Goes on where another daemon was: behind `last`, if that had given any entry, by its name, since what came before it may be gone by now
+    /// (whoever removes a tree reads on in what it removes from).
+    pub fn going_on_after(self, last: Option<(u64, Vec<u8>)>) -> Self {
+        Self { resumed: last.map(|(offset, name)| Mutex::new(Resumed::After(offset, name))), ..self }
+    }
+
+    /// By how much `offset` is larger here, as far as that is known.
+    fn known_shift(&self, offset: u64) -> Option<i64> {
+        let Some(resumed) = &self.resumed else { return Some(0) };
+        let mut resumed = resumed.lock();
+        if offset <= DOTS {
+            *resumed = Resumed::Shift(0);
+        }
+        match &*resumed {
+            Resumed::Shift(shift) => Some(*shift),
+            Resumed::After(..) => None,
+        }
+    }
+
+    async fn shift(&self, offset: u64) -> Result<i64> {
+        if let Some(shift) = self.known_shift(offset) {
+            return Ok(shift);
+        }
+        let Some(resumed) = &self.resumed else { return Ok(0) };
+        let Resumed::After(after, name) = resumed.lock().clone() else { return Ok(0) };
+        let mut place = DOTS;
+        while let Some(slice) = self.read_here(place).await?.into_slice() {
+            let before = slice.entries().iter().take_while(|entry| entry.name() <= &name[..]).count();
+            place += before as u64;
+            if before < slice.entries().len() {
+                break;
+            }
+        }
+        let shift = place.cast_signed() - after.cast_signed();
+        *resumed.lock() = Resumed::Shift(shift);
+        Ok(shift)
     }
 
     /// The entries from `offset` on: 0 is the start, then what an entry named as its own. At least one, unless the
@@ -92,7 +141,12 @@ impl DirHandle {
     /// # Errors
     /// Why the store could not list the directory. The next read asks it again.
     pub async fn read(&self, offset: u64) -> Result<DirPage> {
-        if let Some(page) = self.try_read(offset) {
+        let shift = self.shift(offset).await?;
+        Ok(self.read_here(offset.saturating_add_signed(shift)).await?.shifted(shift))
+    }
+
+    async fn read_here(&self, offset: u64) -> Result<DirPage> {
+        if let Some(page) = self.try_read_here(offset) {
             return page;
         }
         let position = offset.saturating_sub(DOTS);
@@ -114,6 +168,11 @@ impl DirHandle {
 
     /// [`read`](Self::read) when that takes no request, neither for these entries nor to fetch ahead.
     pub fn try_read(&self, offset: u64) -> Option<Result<DirPage>> {
+        let shift = self.known_shift(offset)?;
+        Some(self.try_read_here(offset.saturating_add_signed(shift))?.map(|page| page.shifted(shift)))
+    }
+
+    fn try_read_here(&self, offset: u64) -> Option<Result<DirPage>> {
         let position = offset.saturating_sub(DOTS);
         let found = match self.source_for_try(offset)? {
             Source::Cached(listing) => find_in(&listing, position),

@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::inodes::Inode;
 use super::listing::FileFacts;
+use super::record::{DraftRow, Record};
 use crate::store::{ETag, Key, ObjectMeta};
 use crate::writer::Content;
 
@@ -43,6 +44,8 @@ struct State {
     closed: bool,
     /// The last commit failed, and somebody was told.
     failed: bool,
+    /// Something of it is not in the bucket.
+    dirty: bool,
     modified: SystemTime,
 }
 
@@ -73,8 +76,10 @@ impl Draft {
             idle_close: false,
             closed: false,
             failed: false,
+            dirty: false,
             modified,
         };
+        content.belong_to(ino.0);
         Arc::new(Self { ino, content, state: Mutex::new(state), turn: tokio::sync::Mutex::new(()) })
     }
 
@@ -113,11 +118,38 @@ impl Draft {
         self.state.lock().unlinked
     }
 
-    pub fn on_write(&self) {
+    /// Says whether that is news: nothing was written since the last commit.
+    pub fn on_write(&self) -> bool {
         let mut state = self.state.lock();
         state.modified = SystemTime::now();
         state.written = true;
         state.closed = false;
+        !std::mem::replace(&mut state.dirty, true)
+    }
+
+    /// As it is written down.
+    fn row(&self) -> DraftRow {
+        let State { key, committed, replaces, exclusive, unlinked, dirty, .. } = self.state.lock().clone();
+        DraftRow { key, committed, replaces, exclusive, unlinked, dirty }
+    }
+
+    /// As it was written down.
+    pub fn from_row(ino: Inode, content: Arc<Content>, row: DraftRow) -> Arc<Self> {
+        let DraftRow { key, committed, replaces, exclusive, unlinked, dirty } = row;
+        let beginning = match (&committed, replaces) {
+            (None, _) => Beginning::New { exclusive },
+            (Some(_), true) => Beginning::Replace,
+            (Some(_), false) => Beginning::Edit,
+        };
+        let draft = Self::new(ino, key, content, beginning, committed);
+        {
+            let mut state = draft.state.lock();
+            (state.unlinked, state.dirty, state.written) = (unlinked, dirty, dirty);
+            if dirty {
+                state.modified = SystemTime::now();
+            }
+        }
+        draft
     }
 
     /// All of what was committed is about to be replaced.
@@ -161,6 +193,7 @@ impl Draft {
         state.replaces = false;
         state.exclusive = false;
         state.failed = false;
+        state.dirty = false;
         state.modified = meta.modified;
     }
 
@@ -192,6 +225,7 @@ impl Draft {
 pub struct Drafts {
     count: AtomicUsize,
     all: RwLock<Index>,
+    record: Record,
 }
 
 #[derive(Debug, Default)]
@@ -201,6 +235,18 @@ struct Index {
 }
 
 impl Drafts {
+    /// None yet; those that come are written down to `record`.
+    pub(super) fn new(record: Record) -> Self {
+        Self { record, ..Self::default() }
+    }
+
+    /// What is written down of `draft` has changed.
+    pub fn note(&self, draft: &Draft) {
+        if self.record.is_on() {
+            self.record.put_draft(draft.ino, &draft.row());
+        }
+    }
+
     /// Whether there is none: asked before every read.
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
@@ -262,6 +308,7 @@ impl Drafts {
         if !draft.is_unlinked() {
             all.by_key.insert(draft.key(), draft.ino);
         }
+        self.note(&draft);
         all.by_ino.insert(draft.ino, draft.clone());
         self.count.store(all.by_ino.len(), Ordering::Release);
         draft
@@ -272,6 +319,7 @@ impl Drafts {
         let mut all = self.all.write();
         all.by_ino.remove(&draft.ino);
         all.drop_name(draft);
+        self.record.drop_draft(draft.ino);
         self.count.store(all.by_ino.len(), Ordering::Release);
     }
 
@@ -280,6 +328,7 @@ impl Drafts {
         let mut all = self.all.write();
         draft.state.lock().unlinked = true;
         all.drop_name(draft);
+        self.note(draft);
     }
 
     /// It is called `key` now, where the store has `committed`.
@@ -288,6 +337,7 @@ impl Drafts {
         all.drop_name(draft);
         draft.on_rename(key.clone(), committed);
         all.by_key.insert(key, draft.ino);
+        self.note(draft);
     }
 }
 

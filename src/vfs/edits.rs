@@ -14,6 +14,7 @@ use super::drafts::Draft;
 use super::files::{Files, HandleId, Opened};
 use super::lookup::Names;
 use super::opening::Access;
+use super::record::{EditRow, Told};
 use super::{Error, Inode, Result};
 use crate::store::{ObjectMeta, ObjectStore};
 use crate::writer::{Allocate, Writer};
@@ -27,7 +28,7 @@ pub struct Edits {
     pub(super) writer: Writer,
     pub(super) open: RwLock<HashMap<HandleId, Arc<EditHandle>>>,
     /// How many handles may write to an inode.
-    writers: Mutex<HashMap<Inode, usize>>,
+    pub(super) writers: Mutex<HashMap<Inode, usize>>,
     /// The mount is about to end: nothing new may be written.
     ending: AtomicBool,
 }
@@ -45,7 +46,9 @@ pub struct Caller {
 #[derive(Debug)]
 pub(super) struct EditHandle {
     pub ino: Inode,
+    pub may_read: bool,
     pub may_write: bool,
+    direct: bool,
     /// The version that was there when it was opened, unless that was being written already.
     pub version: Option<ObjectMeta>,
     draft: Mutex<Option<Arc<Draft>>>,
@@ -65,6 +68,13 @@ pub(super) enum Beginner {
 pub type Tracked<'a> = &'a (dyn Fn(u32, u32) -> bool + Sync);
 
 impl EditHandle {
+    /// As it was written down, with what is being written of its inode.
+    pub fn from_row(row: EditRow, draft: Option<Arc<Draft>>) -> Self {
+        let EditRow { ino, may_read, may_write, direct, opened_by, told: _, version } = row;
+        let (draft, wrote_by) = (Mutex::new(draft), AtomicU32::new(opened_by));
+        Self { ino, may_read, may_write, direct, version, draft, opened_by, wrote_by }
+    }
+
     pub fn draft(&self) -> Option<Arc<Draft>> {
         self.draft.lock().clone()
     }
@@ -185,6 +195,7 @@ impl Edits {
     /// The last descriptor of `handle` is gone. What no close has committed is committed now.
     pub async fn release(&self, handle: HandleId) {
         let Some(edit) = self.open.write().remove(&handle) else { return };
+        self.names.record.drop_handle(handle);
         if edit.may_write {
             let is_last = {
                 let mut writers = self.writers.lock();
@@ -228,7 +239,9 @@ impl Edits {
     }
 
     pub(super) fn on_write(&self, draft: &Draft) {
-        draft.on_write();
+        if draft.on_write() {
+            self.names.drafts.note(draft);
+        }
         self.names.own.on_write(&draft.key());
     }
 
@@ -240,7 +253,9 @@ impl Edits {
         };
         let edit = EditHandle {
             ino,
+            may_read: access.read,
             may_write: access.write,
+            direct: access.direct,
             version,
             draft: Mutex::new(draft),
             opened_by: caller.thread,
@@ -252,6 +267,17 @@ impl Edits {
         self.open.write().insert(handle, Arc::new(edit));
         // Who only writes has no use for the kernel's pages, which cost a copy. Who only reads must not leave old bytes in them.
         Opened { handle, keep_pages: false, direct: !(access.read && access.write) }
+    }
+
+    /// The kernel is about to be told of `handle`.
+    pub fn on_told(&self, handle: HandleId, told: Told) {
+        if self.names.record.is_on()
+            && let Ok(edit) = self.handle(handle)
+        {
+            let EditHandle { ino, may_read, may_write, direct, opened_by, .. } = *edit;
+            let row = EditRow { ino, may_read, may_write, direct, opened_by, told, version: edit.version.clone() };
+            self.names.record.put_edit(handle, &row);
+        }
     }
 
     fn handle(&self, handle: HandleId) -> Result<Arc<EditHandle>> {

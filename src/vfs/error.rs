@@ -96,6 +96,7 @@ impl Error {
             }),
             Self::Write(WriteError::Memory(_)) => libc::ENOMEM,
             Self::Write(WriteError::TooLarge) => libc::EFBIG,
+            Self::Write(WriteError::Lost) => libc::EIO,
             Self::Write(WriteError::Stale(_)) => libc::ESTALE,
             Self::Store(error) | Self::Read(ReadError::Store(error)) => store_errno(error.kind),
             Self::Read(ReadError::Deadline(_) | ReadError::GivenUp) => libc::EIO,

@@ -6,8 +6,8 @@
 //! while it is open.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -21,6 +21,7 @@ use super::attr::Attr;
 use super::fact::What;
 use super::listing::FileFacts;
 use super::open_file::{OpenFile, Read, Version, VersionState};
+use super::record::Told;
 use super::{Error, Inode, Names, Result};
 
 /// Longest wait for the kernel to be told of a change. It takes microseconds unless something is badly wrong.
@@ -171,8 +172,58 @@ impl Files {
             let mut version = file.version.lock();
             if !version.state.superseded.load(Ordering::SeqCst) {
                 version.object = Arc::new(self.reader.open(meta));
+                version.modified = meta.modified;
             }
         }
+        self.write_down_all(ino);
+    }
+
+    /// The kernel is about to be told of `handle`.
+    pub fn on_told(&self, handle: HandleId, told: Told) {
+        if !self.names.record.is_on() {
+            return;
+        }
+        if let Ok(file) = self.get(handle) {
+            // Only once: a handle is told of when it is opened.
+            let _ = file.told.set(told);
+            self.write_down(handle, &file);
+        }
+    }
+
+    fn write_down(&self, handle: HandleId, file: &OpenFile) {
+        if let Some(row) = file.row() {
+            self.names.record.put_file(handle, &row);
+        }
+    }
+
+    /// The versions of the open files of `ino` have changed.
+    fn write_down_all(&self, ino: Inode) {
+        if self.names.record.is_on() {
+            let open: Vec<_> =
+                self.open.read().iter().filter(|(_, file)| file.ino == ino).map(|(&handle, file)| (handle, file.clone())).collect();
+            open.iter().for_each(|(handle, file)| self.write_down(*handle, file));
+        }
+    }
+
+    /// Opens again what the daemon before had open. Nobody knows what of it was read: all of it counts as read.
+    pub fn restore(&self) {
+        for (handle, row) in self.names.record.files() {
+            let (state, _) = self.on_version(row.ino, &row.meta);
+            state.returned.store(true, Ordering::SeqCst);
+            let version = Version { object: Arc::new(self.reader.open(&row.meta)), state, modified: row.meta.modified, has_returned: true };
+            let file = OpenFile { ino: row.ino, direct: row.direct, version: Mutex::new(version), told: OnceLock::from(row.told) };
+            self.open.write().insert(handle, Arc::new(file));
+            self.next.fetch_max(handle.0 + 1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn rows(&self) -> Vec<(HandleId, super::record::FileRow)> {
+        self.names.record.files()
+    }
+
+    /// From here on handles are numbered.
+    pub(super) fn number_from(&self, handle: HandleId) {
+        self.next.fetch_max(handle.0, Ordering::Relaxed);
     }
 
     /// The open file behind a handle.
@@ -223,6 +274,7 @@ impl Files {
     /// The kernel closed the handle for good.
     pub fn release(&self, handle: HandleId) {
         let file = self.open.write().remove(&handle);
+        self.names.record.drop_handle(handle);
         drop(file);
     }
 
@@ -322,8 +374,8 @@ impl Files {
         for next in self.names.next_files(&meta.key) {
             self.reader.expect(&next);
         }
-        let version = Mutex::new(Version { object, state, has_returned: false });
-        let file = OpenFile { ino, direct, version };
+        let version = Mutex::new(Version { object, state, modified: meta.modified, has_returned: false });
+        let file = OpenFile { ino, direct, version, told: OnceLock::new() };
         self.open.write().insert(handle, Arc::new(file));
         keeps_pages
     }
@@ -396,6 +448,9 @@ impl Files {
         state.has_older_pages.fetch_or(old_pages, Ordering::SeqCst);
         version.state = state;
         version.object = Arc::new(self.reader.open(&meta));
+        version.modified = meta.modified;
+        drop(version);
+        self.write_down_all(file.ino);
         Ok(())
     }
 

@@ -1,14 +1,21 @@
 //! The inode table: which numbers the kernel knows, and which keys they stand for. Pure: it holds no lock, asks no
-//! store and knows no attributes. Invariant: a number means one key from the first reply that told it to the kernel
+//! store and knows no attributes. Where another daemon may have to go on it is written down as it changes. Invariant: a number means one key from the first reply that told it to the kernel
 //! until the kernel has forgotten it and everything below it, so the table is as large as the kernel's own.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use twox_hash::XxHash3_64;
 
+use crate::lasting::{Log, Source, Table};
 use crate::store::Key;
+
+/// What is written down of a number: its slot, and, since that is all that most lookups change, its lookups.
+const SLOT: Table = 1;
+const LOOKUPS: Table = 2;
 
 /// The number of a file or directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,9 +61,11 @@ pub struct Inodes {
     /// Keys whose own number was taken by another key when they came. Nearly always empty.
     displaced: HashMap<Key, u64>,
     hash: fn(&[u8]) -> u64,
+    /// None: nobody goes on after this process.
+    log: Option<Log>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Slot {
     key: Key,
     parent: Inode,
@@ -79,7 +88,80 @@ impl Inodes {
 
     fn with_hash(prefix: Key, hash: fn(&[u8]) -> u64) -> Self {
         let root = Slot { key: prefix, parent: Inode::ROOT, lookups: 1, children: 0, retired: false, removed: false };
-        Self { slots: HashMap::from_iter([(Inode::ROOT.0, root)]), displaced: HashMap::new(), hash }
+        Self { slots: HashMap::from_iter([(Inode::ROOT.0, root)]), displaced: HashMap::new(), hash, log: None }
+    }
+
+    /// Writes down what changes from now on. For an empty table.
+    pub fn write_to(&mut self, log: Log) {
+        self.log = Some(log);
+    }
+
+    /// The table that another process wrote down to `log`.
+    ///
+    /// # Errors
+    /// As [`Log::load`].
+    pub fn load(prefix: Key, log: OwnedFd) -> io::Result<Self> {
+        let mut table = Self::new(prefix);
+        let log = Log::load(log, |what, number, row| table.on_row(what, number, row))?;
+        table.relate();
+        table.log = Some(log);
+        Ok(table)
+    }
+
+    fn on_row(&mut self, what: Table, number: u64, row: Option<&[u8]>) {
+        match (what, row.map(Source)) {
+            (SLOT, Some(mut row)) => {
+                let (parent, lookups, flags) = (Inode(row.number()), row.number(), row.number());
+                let (retired, removed) = (flags & 1 != 0, flags & 2 != 0);
+                self.slots.insert(number, Slot { key: Key::from(row.0), parent, lookups, children: 0, retired, removed });
+            }
+            (SLOT, None) => drop(self.slots.remove(&number)),
+            (LOOKUPS, Some(mut row)) => {
+                if let Some(slot) = self.slots.get_mut(&number) {
+                    slot.lookups = row.number();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What follows from the slots.
+    fn relate(&mut self) {
+        let parents: Vec<u64> = self.slots.iter().filter(|&(&number, _)| number != Inode::ROOT.0).map(|(_, slot)| slot.parent.0).collect();
+        for parent in parents {
+            if let Some(slot) = self.slots.get_mut(&parent) {
+                slot.children += 1;
+            }
+        }
+        let displaced = self.slots.iter().filter(|&(&number, slot)| !slot.retired && self.natural(&slot.key) != number);
+        self.displaced = displaced.map(|(&number, slot)| (slot.key.clone(), number)).collect();
+    }
+
+    /// The memory that the table is written down to.
+    pub fn log(&self) -> Option<BorrowedFd<'_>> {
+        self.log.as_ref().map(Log::file)
+    }
+
+    fn note(&mut self, number: u64) {
+        let Self { slots, log: Some(log), .. } = self else { return };
+        match slots.get(&number) {
+            _ if number == Inode::ROOT.0 => {}
+            Some(slot) => slot.write(|parts| log.put(SLOT, number, parts)),
+            None => log.delete(SLOT, number),
+        }
+        if log.is_long() {
+            let slots = slots.iter().filter(|&(&number, _)| number != Inode::ROOT.0);
+            log.renew(|all| slots.for_each(|(&number, slot)| slot.write(|parts| all.put(SLOT, number, parts))));
+        }
+    }
+
+    fn note_lookups(&mut self, number: u64, lookups: u64) {
+        if let Some(log) = self.log.as_mut().filter(|_| number != Inode::ROOT.0) {
+            log.put(LOOKUPS, number, &[&lookups.to_le_bytes()]);
+            if log.is_long() {
+                self.note(number);
+            }
+        }
     }
 
     /// Whether `ino` stands for anything.
@@ -122,7 +204,11 @@ impl Inodes {
     pub fn remember(&mut self, parent: Inode, key: &Key) -> Inode {
         let ino = self.number(key);
         match self.slots.entry(ino.0) {
-            Entry::Occupied(mut slot) => slot.get_mut().lookups += 1,
+            Entry::Occupied(mut slot) => {
+                slot.get_mut().lookups += 1;
+                let lookups = slot.get().lookups;
+                self.note_lookups(ino.0, lookups);
+            }
             Entry::Vacant(slot) => {
                 slot.insert(Slot { key: key.clone(), parent, lookups: 1, children: 0, retired: false, removed: false });
                 if self.natural(key) != ino.0 {
@@ -131,6 +217,7 @@ impl Inodes {
                 if let Some(slot) = self.slots.get_mut(&parent.0) {
                     slot.children += 1;
                 }
+                self.note(ino.0);
             }
         }
         ino
@@ -146,6 +233,7 @@ impl Inodes {
         if self.displaced.get(&slot.key) == Some(&ino.0) {
             self.displaced.remove(&slot.key);
         }
+        self.note(ino.0);
     }
 
     /// [`retire`](Self::retire) because the name of `ino` was removed, or given to another, through this mount.
@@ -154,6 +242,7 @@ impl Inodes {
         if let Some(slot) = self.slots.get_mut(&ino.0) {
             slot.removed = slot.retired;
         }
+        self.note(ino.0);
     }
 
     /// Whether [`remove_name`](Self::remove_name) was called on it.
@@ -186,6 +275,7 @@ impl Inodes {
             if is_top {
                 self.adopt(Inode(number), parent);
             }
+            self.note(number);
         }
     }
 
@@ -216,8 +306,10 @@ impl Inodes {
         }
         let Some(slot) = self.slots.get_mut(&ino.0) else { return };
         slot.lookups = slot.lookups.saturating_sub(n);
-        if let Some(parent) = self.remove_unused(ino) {
-            self.lose_child(parent);
+        let lookups = slot.lookups;
+        match self.remove_unused(ino) {
+            Some(parent) => self.lose_child(parent),
+            None => self.note_lookups(ino.0, lookups),
         }
         self.give_memory_back();
     }
@@ -234,6 +326,7 @@ impl Inodes {
             return None;
         }
         let slot = self.slots.remove(&ino.0)?;
+        self.note(ino.0);
         // A retired number leaves the entry of its successor alone.
         if self.displaced.get(&slot.key) == Some(&ino.0) {
             self.displaced.remove(&slot.key);
@@ -253,6 +346,14 @@ impl Inodes {
             return Inode::ROOT.0;
         }
         not_reserved((self.hash)(key.as_bytes()))
+    }
+}
+
+impl Slot {
+    /// As it is written down.
+    fn write(&self, put: impl FnOnce(&[&[u8]])) {
+        let flags = u64::from(self.retired) | u64::from(self.removed) << 1;
+        put(&[&self.parent.0.to_le_bytes(), &self.lookups.to_le_bytes(), &flags.to_le_bytes(), self.key.as_bytes()]);
     }
 }
 
@@ -407,6 +508,32 @@ mod tests {
         assert!(table.displaced.is_empty());
     }
 
+    fn read_back(table: &Inodes) -> Inodes {
+        Inodes::load(Key::root(), table.log().expect("it has one").try_clone_to_owned().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_table_is_read_back_with_its_lookups_and_goes_on() {
+        let mut table = table();
+        table.write_to(Log::new(8 << 20).unwrap());
+        let directory = table.remember(Inode::ROOT, &Key::from("d/"));
+        for round in 0..200 {
+            for number in 0..100 {
+                table.remember(directory, &Key::from(format!("d/{number}")));
+            }
+            assert_eq!(table.len(), 102, "{round}");
+        }
+        let mut again = read_back(&table);
+        assert_eq!((&again.slots, &again.displaced), (&table.slots, &table.displaced));
+        let file = again.number(&Key::from("d/7"));
+        again.forget(file, 199);
+        assert!(again.knows(file));
+        again.forget(file, 7);
+        assert!(!again.knows(file) && !read_back(&again).knows(file), "more than was counted is no harm");
+        again.forget(directory, 1);
+        assert!(read_back(&again).knows(directory), "what is in it is known");
+    }
+
     #[derive(Clone, Debug)]
     enum Step {
         Remember { parent: usize, name: u8, directory: bool },
@@ -430,6 +557,26 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn whatever_happens_is_read_back(steps in prop::collection::vec((0u8..6, 0u8..4, 0u8..4, any::<bool>()), 1..60)) {
+            let mut table = table();
+            table.write_to(Log::new(1 << 20).unwrap());
+            let key = |name: u8, directory| Key::from(format!("{}{}", char::from(b'a' + name), if directory { "/" } else { "" }));
+            for (what, one, other, directory) in steps {
+                let (from, to) = (key(one, directory), key(other, directory));
+                let ino = table.number(&from);
+                match what {
+                    0..=1 => drop(table.remember(Inode::ROOT, &from)),
+                    2 => table.forget(ino, u64::from(other)),
+                    3 => table.retire(ino),
+                    4 => table.remove_name(ino),
+                    _ => table.rename(&from, Inode::ROOT, &to),
+                }
+                let again = read_back(&table);
+                prop_assert_eq!((&again.slots, &again.displaced), (&table.slots, &table.displaced));
+            }
+        }
+
         /// With a hash of four values, so that nearly everything collides.
         #[test]
         fn behaves_like_a_list_of_what_the_kernel_was_told(steps in steps()) {

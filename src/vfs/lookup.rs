@@ -4,6 +4,8 @@
 //! deadline of the fact that it was made from.
 
 use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -21,10 +23,15 @@ use super::next_files::Successions;
 use super::options::Options;
 use super::own::Own;
 use super::probe::Probe;
+use super::record::Record;
 use super::stat_cache::StatCache;
 use super::ttl::Ttls;
 use super::walk::Walk;
+use crate::lasting::Log;
 use crate::store::{Key, ObjectMeta, ObjectStore};
+
+/// So much of what is written down of inodes: about 40 million of them. What is not used takes no memory.
+const INODES_ROOM: usize = 4 << 30;
 
 /// The tree of names of one mount.
 #[derive(Debug)]
@@ -42,6 +49,8 @@ pub struct Names {
     pub(super) drafts: Drafts,
     /// Attributes that were set through this mount.
     pub(super) own: Own,
+    /// Where what is open is written down.
+    pub(super) record: Record,
     /// What directories without a known marker show as their time.
     mounted: SystemTime,
 }
@@ -49,14 +58,49 @@ pub struct Names {
 impl Names {
     /// The names of `store` under `options.prefix`, which becomes [`Inode::ROOT`].
     pub fn new(store: Arc<dyn ObjectStore>, options: Options) -> Arc<Self> {
+        let inodes = Inodes::new(Key::from(options.prefix.as_str()));
+        Self::knowing(store, options, inodes, Record::default())
+    }
+
+    /// Names that are written down, with what is open, for a daemon that goes on after this one.
+    ///
+    /// # Errors
+    /// When there is no memory for it.
+    pub fn lasting(store: Arc<dyn ObjectStore>, options: Options) -> io::Result<Arc<Self>> {
+        let mut inodes = Inodes::new(Key::from(options.prefix.as_str()));
+        inodes.write_to(Log::new(INODES_ROOM)?);
+        Ok(Self::knowing(store, options, inodes, Record::new()?))
+    }
+
+    /// Goes on from what another daemon wrote down: the [`memory`](Self::memory) of its names.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn load(store: Arc<dyn ObjectStore>, options: Options, memory: [OwnedFd; 2]) -> io::Result<Arc<Self>> {
+        let [inodes, record] = memory;
+        let inodes = Inodes::load(Key::from(options.prefix.as_str()), inodes)?;
+        Ok(Self::knowing(store, options, inodes, Record::load(record)?))
+    }
+
+    /// Where names and what is open are written down; none: nowhere.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn memory(&self) -> io::Result<Option<[OwnedFd; 2]>> {
+        let inodes = self.inodes.lock().log().map(|log| log.try_clone_to_owned()).transpose()?;
+        Ok(inodes.zip(self.record.file()?).map(|(inodes, record)| [inodes, record]))
+    }
+
+    fn knowing(store: Arc<dyn ObjectStore>, options: Options, inodes: Inodes, record: Record) -> Arc<Self> {
         let cache = StatCache::new(&options);
         let hidden = Arc::new(Hidden::default());
         Arc::new(Self {
             probe: Probe::new(store.clone(), cache.clone(), hidden.clone(), options.posix_attributes),
-            inodes: Mutex::new(Inodes::new(Key::from(options.prefix.as_str()))),
+            inodes: Mutex::new(inodes),
             walks: Mutex::default(),
             successions: Successions::default(),
-            drafts: Drafts::default(),
+            drafts: Drafts::new(record.clone()),
+            record,
             own: Own::default(),
             mounted: SystemTime::now(),
             store,

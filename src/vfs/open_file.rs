@@ -1,14 +1,17 @@
 //! One open file: the version that it reads, and whether it may still move on to another one. Which version counts is decided where all
 //! files are known. Invariant: bytes are given out only while the version that they are of counts, and bind the handle to it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::Inode;
+use super::record::{FileRow, Told};
 use crate::reader::{ObjectHandle, Pending, ReadData};
+use crate::store::ObjectMeta;
 
 /// One open file.
 #[derive(Debug)]
@@ -17,6 +20,8 @@ pub struct OpenFile {
     /// It was opened with O_DIRECT: nothing comes to it through the kernel's pages.
     pub(super) direct: bool,
     pub(super) version: Mutex<Version>,
+    /// What the kernel was told of it, where that is written down.
+    pub(super) told: OnceLock<Told>,
 }
 
 /// What all handles of one version of an inode share.
@@ -34,6 +39,7 @@ pub(super) struct VersionState {
 pub(super) struct Version {
     pub object: Arc<ObjectHandle>,
     pub state: Arc<VersionState>,
+    pub modified: SystemTime,
     /// Bytes of it were returned through this handle.
     pub has_returned: bool,
 }
@@ -79,6 +85,15 @@ impl OpenFile {
     pub fn park(read: Read, then: impl FnOnce(Read) + Send + 'static) {
         let Read { object, pending, thread, offset, len } = read;
         pending.park(move |pending| then(Read { object, pending, thread, offset, len }));
+    }
+
+    /// As it is written down, once the kernel was told of it.
+    pub(super) fn row(&self) -> Option<FileRow> {
+        let told = *self.told.get()?;
+        let version = self.version.lock();
+        let object = &version.object;
+        let meta = ObjectMeta { key: object.key().clone(), size: object.size(), etag: object.etag().clone(), modified: version.modified };
+        Some(FileRow { ino: self.ino, direct: self.direct, told, meta })
     }
 
     pub(super) fn is_bound(&self) -> bool {

@@ -19,6 +19,7 @@ impl Inner {
         self.arrive().await;
         {
             let state = &mut *self.state.lock();
+            state.check_not_lost()?;
             if let Kind::Streaming(stream) = &mut state.kind {
                 let in_memory = match size.cmp(&state.size) {
                     std::cmp::Ordering::Equal => return Ok(()),
@@ -42,10 +43,10 @@ impl Inner {
             // Reads of what was staged are without the gate.
             let _io = inner.io.write();
             let state = &mut *inner.state.lock();
-            if state.size == 0 && matches!(state.kind, Kind::Streaming(_)) {
+            if state.size == 0 && state.broken.is_none() && matches!(state.kind, Kind::Streaming(_)) {
                 return;
             }
-            state.unsaved |= state.size > 0;
+            state.unsaved |= state.size > 0 || state.broken.is_some();
             let old = std::mem::replace(&mut state.kind, Kind::Streaming(Stream::new(inner.shared.sizes)));
             (state.size, state.broken) = (0, None);
             inner.let_go(old);
@@ -79,6 +80,7 @@ impl Inner {
         self.arrive().await;
         {
             let state = &mut *self.state.lock();
+            state.check_not_lost()?;
             if let Kind::Streaming(stream) = &mut state.kind {
                 match how {
                     // Streams take no room on any disk.

@@ -56,6 +56,8 @@ impl Inner {
                 return Ok(state.untold.take());
             }
             if let Some(error) = &state.broken {
+                // Who was told once has nothing more to wait for.
+                state.unsaved &= !matches!(error, WriteError::Lost);
                 if let Kind::Streaming(stream) = &mut state.kind
                     && let Some(upload) = stream.upload.take()
                 {

@@ -68,6 +68,8 @@ pub(super) struct State {
     pub aside: Option<ObjectMeta>,
     /// A commit that had to be made before anybody asked for it.
     pub untold: Option<ObjectMeta>,
+    /// What its owner knows it by.
+    pub owner: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -117,6 +119,18 @@ impl Content {
             Kind::Staged(Staged::of_object(Base { meta: base, temporary: false }))
         };
         Self::new(shared, State { size, unsaved: false, known, object, ..State::new(key, headers, kind) })
+    }
+
+    /// Content of which nothing is left: who writes, reads or commits is told so.
+    pub(super) fn lost(shared: &Arc<Shared>, key: Key, headers: Headers) -> Arc<Self> {
+        let content = Self::empty(shared, key, headers);
+        content.inner.state.lock().broken = Some(WriteError::Lost);
+        content
+    }
+
+    /// Names who has it, for a daemon that finds its staged file.
+    pub fn belong_to(&self, owner: u64) {
+        self.inner.state.lock().owner = Some(owner);
     }
 
     /// The size as written so far.
@@ -194,6 +208,7 @@ impl Content {
         loop {
             let range = {
                 let state = self.inner.state.lock();
+                state.check_not_lost()?;
                 let end = offset.saturating_add(len as u64).min(state.size);
                 if offset >= end {
                     return Ok(Bytes::new());
@@ -306,6 +321,11 @@ impl Drop for Content {
 }
 
 impl State {
+    /// Content that is lost is no shorter content.
+    pub fn check_not_lost(&self) -> Result<(), WriteError> {
+        if matches!(self.broken, Some(WriteError::Lost)) { Err(WriteError::Lost) } else { Ok(()) }
+    }
+
     fn new(key: Key, headers: Headers, kind: Kind) -> Self {
         Self {
             key,
@@ -320,6 +340,7 @@ impl State {
             object: None,
             aside: None,
             untold: None,
+            owner: None,
         }
     }
 }

@@ -20,6 +20,9 @@ pub enum WriteError {
     /// More than a store can hold in one object.
     #[error("larger than an object can be")]
     TooLarge,
+    /// It was written by a daemon that ended before it was in the store.
+    #[error("the daemon that it was written through ended before it was stored: it has to be written again")]
+    Lost,
     /// The object that is edited was replaced or deleted meanwhile, and bytes of it are needed.
     #[error("the object was replaced while it was being edited")]
     Stale(#[source] store::Error),

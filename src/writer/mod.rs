@@ -21,6 +21,7 @@ mod stream;
 mod upload;
 mod writing;
 
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -116,6 +117,21 @@ impl Writer {
     /// Content that begins empty. It streams as long as it is written front to back.
     pub fn create(&self, key: Key, headers: Headers) -> Arc<Content> {
         Content::empty(&self.0, key, headers)
+    }
+
+    /// Content of `key` that a daemon which ended had, and that is gone.
+    pub fn lost(&self, key: Key, headers: Headers) -> Arc<Content> {
+        Content::lost(&self.0, key, headers)
+    }
+
+    /// Writes down each change of staged files from now on, so that another daemon can go on with them.
+    pub fn write_down_changes(&self) {
+        self.0.area.write_down_changes();
+    }
+
+    /// The staged files of a daemon that ended, each under who had it, for those `owners` who still do: they can go on.
+    pub async fn take_over(&self, owners: &HashSet<u64>) -> HashMap<u64, Arc<Content>> {
+        staging::take_over(&self.0, owners.clone()).await
     }
 
     /// Content of an object that is going to be changed. Nothing is fetched yet.

@@ -528,6 +528,13 @@ pub static OPTIONS: &[Spec] = &[
         help: "Stay attached instead of returning when the mount answers",
         ..LOG
     },
+    Spec {
+        name: "supervised",
+        kind: Kind::Flag,
+        default: Some("false"),
+        help: "Leave a small process beside the daemon that holds the mount and starts the daemon again when it dies; see windlass upgrade",
+        ..LOG
+    },
     Spec { name: "ready-file", kind: Kind::Path, help: "File that exists while the mount answers", ..LOG },
     Spec {
         name: "error-file",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::changes::Change;
 use super::file::Described;
 use super::journal::{self, Entry};
 use super::{Place, Staged, StagedFile};
@@ -67,6 +68,7 @@ impl Inner {
             staged.layout.growth(&range)
         });
         file.write(offset, data, growth)?;
+        file.note(&Change::Write(range.clone()))?;
         self.shared.metrics.staged_bytes.add(data.len() as u64);
         self.staged(|staged, summary| {
             staged.layout.on_write(&range);
@@ -93,6 +95,14 @@ impl Inner {
         Ok(file)
     }
 
+    /// A file to describe a change by that puts nothing into it, where changes are written down.
+    fn or_new_file(&self, file: Option<Arc<StagedFile>>) -> io::Result<Option<Arc<StagedFile>>> {
+        match file {
+            None if self.shared.area.is_written_down() && !self.staged(|_, summary| summary.discarded) => self.file_to_fill().map(Some),
+            file => Ok(file),
+        }
+    }
+
     fn note_change(&self, file: &StagedFile) -> io::Result<()> {
         if file.described() != Described::Open && !self.staged(|_, summary| summary.discarded) {
             file.describe(&self.entry(false), false)?;
@@ -110,9 +120,10 @@ impl Inner {
             headers: &state.headers,
             size: state.size,
             etag: state.object.as_ref().filter(|object| object.key == state.key).map(|object| &object.etag),
-            base: staged.base.as_ref().map(|base| (&base.meta.key, base.meta.size)),
+            base: staged.base.as_ref(),
             layout: &staged.layout,
             sealed,
+            owner: state.owner.filter(|_| self.shared.area.is_written_down()),
         })
     }
 
@@ -125,6 +136,12 @@ impl Inner {
             file.describe(&inner.entry(true), true)
         })
         .await?)
+    }
+
+    /// Describes what was taken over as it is: the changes of the daemon before are a part of it.
+    pub fn describe_taken_over(&self) -> io::Result<()> {
+        let Some(file) = self.staged(|staged, _| staged.file.clone()) else { return Ok(()) };
+        file.describe(&self.entry(false), false)
     }
 
     /// Writes the description again if there is one, because what it says of the object has changed.
@@ -208,9 +225,10 @@ impl Inner {
             if size == old {
                 return Ok(());
             }
-            if let Some(file) = file {
+            if let Some(file) = inner.or_new_file(file)? {
                 inner.note_change(&file)?;
                 file.cut(size, held)?;
+                file.note(&Change::Cut(size))?;
             }
             inner.staged(|staged, summary| {
                 staged.layout.on_cut(size);
@@ -244,7 +262,10 @@ impl Inner {
     fn grow_to(&self, end: u64) -> io::Result<()> {
         let (grows, file) = self.staged(|staged, summary| (end > *summary.size, staged.file.clone()));
         if grows {
-            file.as_ref().map_or(Ok(()), |file| self.note_change(file))?;
+            if let Some(file) = self.or_new_file(file)? {
+                self.note_change(&file)?;
+                file.note(&Change::Grow(end))?;
+            }
             self.staged(|_, summary| (*summary.size, *summary.unsaved) = (end, true));
         }
         Ok(())
@@ -260,9 +281,10 @@ impl Inner {
         if range.is_empty() {
             return Ok(());
         }
-        if let Some(file) = file {
+        if let Some(file) = self.or_new_file(file)? {
             self.note_change(&file)?;
             file.punch(&range, held);
+            file.note(&Change::Zero(range.clone()))?;
         }
         self.staged(|staged, summary| {
             staged.layout.on_zero(&range);

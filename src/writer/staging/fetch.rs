@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 
 use super::access::blocking;
+use super::changes::Change;
 use crate::store::{ETag, ObjectMeta, RangeRequest, RangeSink};
 use crate::writer::WriteError;
 use crate::writer::content::Inner;
@@ -130,7 +131,9 @@ impl Inner {
         });
         for gap in gaps.into_iter().flatten() {
             let bytes = &buffer.bytes()[(gap.start - range.start) as usize..(gap.end - range.start) as usize];
-            self.file_to_fill()?.write(gap.start, bytes, bytes.len() as u64)?;
+            let file = self.file_to_fill()?;
+            file.write(gap.start, bytes, bytes.len() as u64)?;
+            file.note(&Change::Fetch(gap.clone()))?;
             self.staged(|staged, _| staged.layout.on_fetched(&gap));
         }
         Ok(())

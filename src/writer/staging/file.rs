@@ -8,18 +8,20 @@ use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation};
 
 use super::Options;
+use super::changes::{Change, Changes};
 use super::journal::{self, Entry};
 use crate::spill::{Bounds, Guard};
 
-/// Ends of names: of a staged file and of its description.
+/// Ends of names: of a staged file, of its description, and of what has changed since.
 pub(super) const DATA: &str = "data";
 pub(super) const ENTRY: &str = "json";
+pub(super) const CHANGES: &str = "changes";
 
 /// Where staged files are.
 #[derive(Debug)]
@@ -30,6 +32,8 @@ pub(in crate::writer) struct Area {
     /// Of all that use the directory that this one is in.
     shared: OnceLock<Guard>,
     names: AtomicU64,
+    /// Another daemon may go on with what is here.
+    is_written_down: AtomicBool,
 }
 
 impl Area {
@@ -37,13 +41,28 @@ impl Area {
     pub fn new(options: &Options) -> Self {
         let parent = options.dir.clone().unwrap_or_else(default_directory);
         let bounds = Bounds { max: options.max, ensure_free: options.ensure_free, free_ratio: options.free_ratio };
-        Self { directory: parent.join("staging"), own: Guard::new(bounds), shared: OnceLock::new(), names: AtomicU64::new(0) }
+        Self {
+            directory: parent.join("staging"),
+            own: Guard::new(bounds),
+            shared: OnceLock::new(),
+            names: AtomicU64::new(0),
+            is_written_down: AtomicBool::new(false),
+        }
     }
 
     /// Takes room of `guard` from now on. For before the first file.
     pub fn share(&self, guard: Guard) {
         // A second one would be of the same directory.
         let _ = self.shared.set(guard);
+    }
+
+    /// See [`Writer::write_down_changes`](crate::writer::Writer::write_down_changes). For before the first file.
+    pub fn write_down_changes(&self) {
+        self.is_written_down.store(true, Ordering::Relaxed);
+    }
+
+    pub fn is_written_down(&self) -> bool {
+        self.is_written_down.load(Ordering::Relaxed)
     }
 
     fn guard(&self) -> &Guard {
@@ -89,9 +108,14 @@ impl Area {
             };
             // A daemon that clears up takes a file without lock and description for one that was left.
             if lock(&file).is_ok() && file.metadata()?.nlink() > 0 {
-                return Ok(StagedFile::new(file, path, self.guard().clone()));
+                return self.staged(file, path);
             }
         }
+    }
+
+    fn staged(&self, file: File, path: PathBuf) -> io::Result<StagedFile> {
+        let changes = self.is_written_down().then(|| Changes::open(&path.with_extension(CHANGES))).transpose()?;
+        Ok(StagedFile::new(file, path, self.guard().clone(), changes))
     }
 
     /// A file that a killed daemon left; none when its owner lives.
@@ -100,7 +124,7 @@ impl Area {
         if lock(&file).is_err() || file.metadata()?.nlink() == 0 {
             return Ok(None);
         }
-        let staged = StagedFile::new(file, path.to_owned(), self.guard().clone());
+        let staged = self.staged(file, path.to_owned())?;
         *staged.described.lock() = Described::Sealed;
         Ok(Some(staged))
     }
@@ -135,13 +159,16 @@ pub(in crate::writer) struct StagedFile {
     /// What was reserved for it.
     taken: AtomicU64,
     described: Mutex<Described>,
+    /// What has changed since it was described. None: nobody goes on after this process.
+    changes: Option<Changes>,
     /// Somebody shall find it.
     stays: Mutex<bool>,
 }
 
 impl StagedFile {
-    fn new(file: File, path: PathBuf, guard: Guard) -> Self {
-        Self { file, path, guard, taken: AtomicU64::new(0), described: Mutex::new(Described::Not), stays: Mutex::new(false) }
+    fn new(file: File, path: PathBuf, guard: Guard, changes: Option<Changes>) -> Self {
+        let (taken, described, stays) = (AtomicU64::new(0), Mutex::new(Described::Not), Mutex::new(false));
+        Self { file, path, guard, taken, described, changes, stays }
     }
 
     /// Writes `data` at `offset`; `growth` bytes of it were not in the file before.
@@ -200,8 +227,15 @@ impl StagedFile {
             self.file.sync_data()?;
         }
         journal::write(&self.path.with_extension(ENTRY), entry, sealed)?;
+        // Read again on top of what they are a part of they change nothing.
+        self.changes.as_ref().map_or(Ok(()), Changes::clear)?;
         *described = if sealed { Described::Sealed } else { Described::Open };
         Ok(())
+    }
+
+    /// Writes down what has just been done to it, or its size; for who holds the content's `io` lock.
+    pub fn note(&self, change: &Change) -> io::Result<()> {
+        self.changes.as_ref().map_or(Ok(()), |changes| changes.append(change))
     }
 
     /// The store has everything.
@@ -225,6 +259,7 @@ impl Drop for StagedFile {
         if !*self.stays.lock() {
             // The description first: without it the data means nothing to anybody.
             let _ = fs::remove_file(self.path.with_extension(ENTRY));
+            let _ = fs::remove_file(self.path.with_extension(CHANGES));
             let _ = fs::remove_file(&self.path);
         }
         self.guard.release(*self.taken.get_mut());

@@ -6,13 +6,15 @@ use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 
+use super::Base;
 use super::layout::Layout;
-use crate::store::{ETag, Headers, Key};
+use crate::store::{ETag, Headers, Key, ObjectMeta};
 
 /// Of what this program writes; another number is left alone.
 const VERSION: u32 = 1;
@@ -44,6 +46,13 @@ pub(in crate::writer) struct Entry {
     dirty: Vec<Range<u64>>,
     /// The ranges are complete: a commit had begun.
     pub sealed: bool,
+    /// Who has it open, as far as another daemon can go on with it, and the version that bytes are taken from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    base_etag: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    base_is_temporary: bool,
 }
 
 /// What an entry is made of.
@@ -53,15 +62,17 @@ pub(in crate::writer) struct Described<'a> {
     pub headers: &'a Headers,
     pub size: u64,
     pub etag: Option<&'a ETag>,
-    /// Key and size of the object that is edited.
-    pub base: Option<(&'a Key, u64)>,
+    /// The object that is edited.
+    pub base: Option<&'a Base>,
     pub layout: &'a Layout,
     pub sealed: bool,
+    pub owner: Option<u64>,
 }
 
 impl Entry {
     pub fn new(described: &Described<'_>) -> Self {
-        let Described { scope, key, headers, size, etag, base, layout, sealed } = described;
+        let Described { scope, key, headers, size, etag, base, layout, sealed, owner } = described;
+        let base_meta = base.map(|base| &base.meta);
         let encoded = |key: &Key| BASE64_STANDARD.encode(key.as_bytes());
         Self {
             version: VERSION,
@@ -72,13 +83,16 @@ impl Entry {
             metadata: headers.metadata.clone(),
             size: *size,
             etag: etag.map(|etag| etag.as_str().to_owned()),
-            base_key_base64: base.filter(|(base, _)| base != key).map(|(base, _)| encoded(base)),
-            base_size: base.map(|(_, size)| size),
+            base_key_base64: base_meta.filter(|base| base.key != **key).map(|base| encoded(&base.key)),
+            base_size: base_meta.map(|base| base.size),
             base_end: layout.base_end(),
             present: layout.present().iter().cloned().collect(),
             zeros: layout.zeros().iter().cloned().collect(),
             dirty: layout.dirty().iter().cloned().collect(),
             sealed: *sealed,
+            owner: *owner,
+            base_etag: base_meta.map(|base| base.etag.as_str().to_owned()),
+            base_is_temporary: base.is_some_and(|base| base.temporary),
         }
     }
 
@@ -92,6 +106,17 @@ impl Entry {
 
     pub fn etag(&self) -> Option<ETag> {
         self.etag.as_deref().map(ETag::from)
+    }
+
+    /// The object that bytes are taken from, in the version that they were taken from so far. Its date is not known.
+    pub fn base(&self) -> Option<Base> {
+        let key = match &self.base_key_base64 {
+            None => self.key()?,
+            Some(encoded) => Key::from(BASE64_STANDARD.decode(encoded).ok()?),
+        };
+        let etag = ETag::from(self.base_etag.as_deref()?);
+        let meta = ObjectMeta { key, size: self.base_size?, etag, modified: SystemTime::now() };
+        Some(Base { meta, temporary: self.base_is_temporary })
     }
 
     /// Whether bytes are taken from an object.
@@ -152,8 +177,11 @@ mod tests {
     fn entry(key: &Key, base: Option<(&Key, u64)>) -> Entry {
         let headers = Headers { content_type: Some("text/plain".into()), metadata: [("mode".into(), "33188".into())].into() };
         let etag = ETag::from("\"e\"");
-        let (layout, etag) = (layout(), base.map(|_| &etag));
-        Entry::new(&Described { scope: "s3://b/p", key, headers: &headers, size: 95, etag, base, layout: &layout, sealed: true })
+        let meta = |(key, size): (&Key, u64)| ObjectMeta { key: key.clone(), size, etag: etag.clone(), modified: SystemTime::now() };
+        let base = base.map(|base| Base { meta: meta(base), temporary: true });
+        let (layout, etag, base) = (layout(), base.as_ref().map(|_| &etag), base.as_ref());
+        let scope = "s3://b/p";
+        Entry::new(&Described { scope, key, headers: &headers, size: 95, etag, base, layout: &layout, sealed: true, owner: Some(7) })
     }
 
     #[test]
@@ -168,6 +196,8 @@ mod tests {
                 assert_eq!((read.key(), read.layout(), read.headers()), (Some(key.clone()), layout(), entry.headers()));
                 assert_eq!((read.size, read.etag(), read.has_base()), (95, base.map(|_| ETag::from("\"e\"")), base.is_some()));
                 assert_eq!((read.sealed, read.is_moved()), (true, base.is_some_and(|(base, _)| *base != key)));
+                let from = read.base().map(|base| (base.meta.key, base.meta.size, base.meta.etag, base.temporary));
+                assert_eq!((read.owner, from), (Some(7), base.map(|(base, size)| (base.clone(), size, ETag::from("\"e\""), true))));
             }
         }
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);

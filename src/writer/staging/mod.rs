@@ -3,12 +3,14 @@
 //! that may block; the layout alone is read under its short lock.
 
 mod access;
+mod changes;
 mod fetch;
 mod file;
 mod journal;
 mod layout;
 mod recover;
 mod save;
+mod takeover;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ pub(super) use file::{Area, StagedFile};
 pub(super) use layout::{Layout, Place};
 pub(super) use recover::recover;
 pub use recover::{Outcome, Recovered};
+pub(super) use takeover::take_over;
 
 /// Where staged files go and what they leave free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,0 +1,16 @@
+//! A mount that outlives its daemon: the daemon is killed, or makes room for a newer program, while programs read, write and list. Invariant: a
+//! test waits with a limit and leaves no mount, process or file.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod names;
+mod program;
+mod reading;
+mod upgrade;
+mod writing;
+
+fn main() -> std::process::ExitCode {
+    let trials = [reading::trials(), writing::trials(), names::trials(), upgrade::trials()];
+    support::mounts::run(trials.into_iter().flatten().collect())
+}
