@@ -454,7 +454,7 @@ impl Values {
     fn admin(&self, environment: &[(String, String)]) -> Result<admin::Options, Error> {
         let metrics = self.text("metrics-listen").map(|text| text.parse().map_err(|reason| self.refused("metrics-listen", text, reason)));
         let directories = socket_directories(rustix::process::geteuid().as_raw(), environment);
-        Ok(admin::Options { directories, metrics: metrics.transpose()? })
+        Ok(admin::Options { directories, socket: self.path("control-socket"), metrics: metrics.transpose()? })
     }
 
     fn fuse(&self) -> fuse::Options {

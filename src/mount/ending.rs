@@ -45,7 +45,7 @@ impl Mounted {
         self.health.on_ending();
         let lost = self.drain();
         // Before the mount, whose number another one may get.
-        self.control = None;
+        self.control.clear();
         self.pages = None;
         self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)?;
         // Whoever waits for the end waits for all of it, and what was read can be fetched again.
@@ -81,7 +81,7 @@ impl Mounted {
             edits.drain(Duration::ZERO).await
         });
         for key in &lost {
-            tracing::error!(%key, "was still being written and is not in the bucket");
+            tracing::error!(%key, "was written and is not in the bucket");
         }
         lost
     }
