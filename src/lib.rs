@@ -22,7 +22,7 @@
 //! 10. An error is born where the fact is known with operation and key, is translated once a layer, becomes an errno in one
 //!     exhaustive table, and is logged once, where it ends.
 //!
-//! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`bench`](mod@bench), [`transfer`], [`config`], [`fuse`], [`admin`], [`vfs`], [`writer`],
+//! The modules import in one direction only: [`cli`], then [`demo`], [`standin`], [`mount`], [`bench`](mod@bench), [`csi`], [`transfer`], [`config`], [`fuse`], [`mountinfo`], [`admin`], [`vfs`], [`writer`],
 //! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`lasting`], [`handover`], [`logging`], [`metrics`],
 //! [`signals`], [`sys`] and [`units`].
 
@@ -33,6 +33,7 @@ pub mod bench;
 pub mod budget;
 pub mod cli;
 pub mod config;
+pub mod csi;
 pub mod demo;
 pub mod fuse;
 pub mod handover;
@@ -40,9 +41,11 @@ pub mod lasting;
 pub mod logging;
 pub mod metrics;
 pub mod mount;
+pub mod mountinfo;
 pub mod reader;
 pub mod signals;
 pub mod spill;
+pub mod standin;
 pub mod store;
 pub mod sys;
 pub mod transfer;

@@ -37,7 +37,7 @@ use crate::vfs::{Edits, Files, Names};
 
 pub use device::{Flaw, adopt, check, is_fuse};
 pub use init::Agreed;
-pub use kernel::unmount;
+pub use kernel::{device_of, set_read_ahead, unmount};
 pub use options::Options;
 pub use session::Session;
 

@@ -85,7 +85,7 @@ impl Session {
             // Nobody would ever answer there.
             let _ = kernel::unmount(&mountpoint, UnmountFlags::DETACH);
         })?;
-        kernel::set_read_ahead(&mountpoint, options.max_readahead);
+        kernel::set_read_ahead(&mountpoint, kernel::READ_AHEAD_KIB.min(options.max_readahead >> 10));
         Ok(session)
     }
 

@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -37,6 +38,8 @@ pub enum Report {
     Left,
     /// It was asked to leave and stays, and why.
     Stays(String),
+    /// It has served the mount for an earlier keeper, and has given this one its descriptors.
+    Resumed,
 }
 
 /// Why a daemon cannot serve, as the keeper hears it.
@@ -62,6 +65,15 @@ struct Said {
     failed: Option<Trouble>,
     left: Option<bool>,
     stays: Option<String>,
+    resume: Option<Resume>,
+}
+
+/// What a daemon gives a keeper that began anew: descriptors of /dev/fuse come first, behind them what it wants to be kept.
+#[derive(Debug, Deserialize)]
+struct Resume {
+    devices: usize,
+    #[serde(default)]
+    session: Option<Value>,
 }
 
 impl Keeper {
@@ -85,12 +97,39 @@ impl Keeper {
     ///
     /// # Errors
     /// When the line breaks or something else than a daemon is there. The keeper can be used again.
-    pub fn serve(&mut self, stream: UnixStream, mut on_report: impl FnMut(Report)) -> Result<(), Error> {
+    pub fn serve(&mut self, stream: UnixStream, on_report: impl FnMut(Report)) -> Result<(), Error> {
         let mut link = Link::new(stream);
         let descriptors: Vec<BorrowedFd<'_>> = self.descriptors.iter().chain(&self.kept).map(AsFd::as_fd).collect();
         link.send(&self.message, &descriptors)?;
-        while let Some((said, came)) = receive(&mut link)? {
-            let Said { session, ready, failed, left, stays } = said;
+        self.listen(&mut link, on_report)
+    }
+
+    /// The same for a keeper that began anew and has no descriptor: a daemon that serves the mount gives them back, and has `patience` to begin with that.
+    ///
+    /// # Errors
+    /// Also when it is a daemon that has none and waits for the message: nobody serves the mount then.
+    pub fn take_back(&mut self, stream: UnixStream, patience: Duration, mut on_report: impl FnMut(Report)) -> Result<(), Error> {
+        let mut link = Link::new(stream);
+        match link.receive::<Said>(Some(patience))? {
+            None => return Ok(()),
+            Some((Said { resume: Some(resume), ready, .. }, mut came)) if (1..=came.len()).contains(&resume.devices) => {
+                self.kept = came.split_off(resume.devices);
+                self.descriptors = came;
+                self.message.session = resume.session;
+                self.begun = true;
+                on_report(Report::Resumed);
+                if ready == Some(true) {
+                    on_report(Report::Ready);
+                }
+            }
+            Some(_) => return Err(Error::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, "the daemon gives no descriptor back"))),
+        }
+        self.listen(&mut link, on_report)
+    }
+
+    fn listen(&mut self, link: &mut Link, mut on_report: impl FnMut(Report)) -> Result<(), Error> {
+        while let Some((said, came)) = receive(link)? {
+            let Said { session, ready, failed, left, stays, resume: _ } = said;
             if let Some(session) = session {
                 self.message.session = Some(session);
                 self.kept = came;
@@ -174,6 +213,27 @@ mod tests {
         assert!(keeper.can_go_on(), "it had not begun");
         daemon(&mut keeper, |_, _, link| link.send(&json!({"ready": true}), &[]).unwrap());
         assert!(!keeper.can_go_on());
+    }
+
+    #[test]
+    fn a_keeper_that_began_anew_gets_everything_back_from_who_serves() {
+        let mut keeper = Keeper::new(Vec::new(), Message::default());
+        let (here, there) = UnixStream::pair().unwrap();
+        let link = Link::new(there);
+        let file = tempfile::tempfile().unwrap();
+        link.send(&json!({"resume": {"devices": 2, "session": {"minor": 45}}, "ready": true}), &[file.as_fd(); 3]).unwrap();
+        drop(link);
+        let mut reports = Vec::new();
+        keeper.take_back(here, Duration::from_secs(10), |report| reports.push(report)).unwrap();
+        assert_eq!(reports, [Report::Resumed, Report::Ready]);
+        assert!(keeper.can_go_on());
+        daemon(&mut keeper, |got, descriptors, _| assert_eq!((got.session, descriptors.len()), (Some(json!({"minor": 45})), 3)));
+        let mut empty = Keeper::new(Vec::new(), Message::default());
+        for word in [json!({"resume": {"devices": 2}}), json!({"resume": {"devices": 0}}), json!({"ready": true})] {
+            let (here, there) = UnixStream::pair().unwrap();
+            Link::new(there).send(&word, &[file.as_fd()]).unwrap();
+            assert!(empty.take_back(here, Duration::from_secs(10), |_| {}).is_err(), "{word}");
+        }
     }
 
     #[test]

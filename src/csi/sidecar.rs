@@ -1,0 +1,335 @@
+//! The sidecar of a pod: finds the volumes that the driver has published to it, and has a daemon of its own serve each. Reads no option of theirs and
+//! talks to no bucket. Invariants: a daemon that ends without being asked begins anew, later each time it did not last; one whose mount has gone
+//! does not; nobody is left when this ends.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::signals::Ending;
+
+/// How often is looked for volumes that came and went.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Between a daemon's end and its next beginning: doubled from the first to the last, and the first again after one that lasted.
+const BACK_OFF: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(30)];
+const LASTED: Duration = Duration::from_secs(60);
+
+/// Options of the sidecar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The pod's emptyDir.
+    pub directory: PathBuf,
+    /// The program that serves.
+    pub program: PathBuf,
+    /// Words for each daemon besides its own.
+    pub words: Vec<String>,
+}
+
+/// A volume that is published to the pod.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Volume {
+    pub directory: PathBuf,
+    /// Which socket it is: a volume that is published anew has another one.
+    identity: (u64, u64),
+}
+
+/// How a daemon ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Its mount has gone, or it was asked to: exit code 0.
+    InOrder,
+    Code(u8),
+}
+
+impl From<ExitStatus> for End {
+    fn from(status: ExitStatus) -> Self {
+        use std::os::unix::process::ExitStatusExt;
+        match (status.code(), status.signal()) {
+            (Some(0), _) => Self::InOrder,
+            (Some(code), _) => Self::Code(u8::try_from(code).unwrap_or(1)),
+            // As a shell shows it.
+            (None, signal) => Self::Code(signal.and_then(|signal| u8::try_from(128 + signal).ok()).unwrap_or(1)),
+        }
+    }
+}
+
+/// When a daemon begins anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct BackOff(Option<Duration>);
+
+impl BackOff {
+    /// How long to wait after one that ran for `ran`.
+    fn after(&mut self, ran: Duration) -> Duration {
+        let last = self.0.filter(|_| ran < LASTED);
+        let next = last.map_or(BACK_OFF[0], |last| (last * 2).min(BACK_OFF[1]));
+        self.0 = Some(next);
+        next
+    }
+}
+
+/// Volumes that are there now.
+pub fn volumes(directory: &Path) -> Vec<Volume> {
+    let socket = |directory: PathBuf| {
+        let found = fs::symlink_metadata(directory.join("mount.sock")).ok().filter(|found| found.file_type().is_socket())?;
+        Some(Volume { identity: (found.dev(), found.ino()), directory })
+    };
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut found: Vec<Volume> = entries.filter_map(|entry| socket(entry.path())).collect();
+    found.sort();
+    found
+}
+
+/// Whether the volume's daemon answers: its ready file says so.
+pub fn is_ready(volume: &Path) -> bool {
+    volume.join("ready").exists()
+}
+
+/// The daemons of all volumes.
+#[derive(Debug)]
+pub struct Daemons {
+    options: Options,
+    running: JoinSet<(Volume, End, Duration)>,
+    /// The processes, to be asked to end.
+    pids: HashMap<Volume, rustix::process::Pid>,
+    /// What begins anew, and when.
+    waiting: HashMap<Volume, Instant>,
+    back_off: HashMap<Volume, BackOff>,
+    /// What has ended for good.
+    over: HashMap<Volume, End>,
+}
+
+impl Daemons {
+    pub fn new(options: Options) -> Self {
+        let (pids, waiting, back_off, over) = Default::default();
+        Self { options, running: JoinSet::new(), pids, waiting, back_off, over }
+    }
+
+    /// Serves until `end` says why it ends; then asks all daemons to end and waits for what they have to store. What the worst of them ended with.
+    pub async fn serve(&mut self, mut end: impl AsyncFnMut() -> Ending) -> End {
+        let mut look = tokio::time::interval(LOOK);
+        let ending = loop {
+            tokio::select! {
+                ending = end() => break ending,
+                _ = look.tick() => self.look(),
+                Some(ended) = self.running.join_next() => self.on_end(ended.expect("waiting for a process does not panic")),
+            }
+        };
+        tracing::info!(signal = ending.name(), daemons = self.pids.len(), "ending");
+        self.signal(rustix::process::Signal::TERM);
+        let mut worst = 0;
+        while !self.running.is_empty() {
+            tokio::select! {
+                // Who is asked again does not wait for what is to be stored.
+                _ = end() => self.signal(rustix::process::Signal::TERM),
+                Some(ended) = self.running.join_next() => {
+                    let (volume, end, _) = ended.expect("waiting for a process does not panic");
+                    self.pids.remove(&volume);
+                    if let End::Code(code) = end {
+                        tracing::error!(volume = %volume.directory.display(), code, "a daemon has ended badly");
+                        worst = worst.max(code);
+                    }
+                }
+            }
+        }
+        if worst == 0 { End::InOrder } else { End::Code(worst) }
+    }
+
+    /// Begins what came, and what is due.
+    fn look(&mut self) {
+        let there = volumes(&self.options.directory);
+        let is_there = |volume: &Volume| there.contains(volume);
+        self.waiting.retain(|volume, _| is_there(volume));
+        self.back_off.retain(|volume, _| is_there(volume));
+        self.over.retain(|volume, _| is_there(volume));
+        let now = Instant::now();
+        for volume in there {
+            let is_due = self.waiting.get(&volume).is_none_or(|at| *at <= now);
+            if is_due && !self.pids.contains_key(&volume) && !self.over.contains_key(&volume) {
+                self.waiting.remove(&volume);
+                self.begin(volume);
+            }
+        }
+    }
+
+    fn begin(&mut self, volume: Volume) {
+        match self.command(&volume).spawn() {
+            Ok(mut child) => {
+                tracing::info!(volume = %volume.directory.display(), pid = child.id(), "a daemon begins");
+                let pid = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()));
+                self.pids.extend(pid.map(|pid| (volume.clone(), pid)));
+                let began = Instant::now();
+                self.running.spawn(async move {
+                    let end = wait(&mut child).await;
+                    (volume, end, began.elapsed())
+                });
+            }
+            Err(error) => {
+                tracing::error!(program = %self.options.program.display(), %error, "no daemon can be started");
+                self.again(volume, Duration::ZERO);
+            }
+        }
+    }
+
+    fn command(&self, volume: &Volume) -> Command {
+        let mut command = Command::new(&self.options.program);
+        let at = |name: &str| volume.directory.join(name);
+        command.args(["mount", "--foreground", "--fd-socket"]).arg(format!("connect:{}", at("mount.sock").display()));
+        command.arg("--error-file").arg(at("error.json")).arg("--ready-file").arg(at("ready")).args(&self.options.words);
+        // Relative paths of a volume's options are its own.
+        command.current_dir(&volume.directory).stdin(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    fn on_end(&mut self, (volume, end, ran): (Volume, End, Duration)) {
+        self.pids.remove(&volume);
+        match end {
+            End::InOrder => {
+                tracing::info!(volume = %volume.directory.display(), "the mount of a volume has gone");
+                self.over.insert(volume, end);
+            }
+            End::Code(code) => {
+                tracing::warn!(volume = %volume.directory.display(), code, "a daemon has ended");
+                self.again(volume, ran);
+            }
+        }
+    }
+
+    fn again(&mut self, volume: Volume, ran: Duration) {
+        let pause = self.back_off.entry(volume.clone()).or_default().after(ran);
+        self.waiting.insert(volume, Instant::now() + pause);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        for pid in self.pids.values() {
+            // One that has ended meanwhile is waited for below, so that its number is nobody else's.
+            let _ = rustix::process::kill_process(*pid, signal);
+        }
+    }
+}
+
+async fn wait(child: &mut Child) -> End {
+    match child.wait().await {
+        Ok(status) => status.into(),
+        Err(error) => {
+            tracing::error!(%error, "a daemon cannot be waited for");
+            End::Code(1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn who_does_not_last_begins_later_each_time() {
+        let mut back_off = BackOff::default();
+        let pauses: Vec<u128> = (0..9).map(|_| back_off.after(Duration::ZERO).as_millis()).collect();
+        assert_eq!(pauses, [250, 500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+        assert_eq!(back_off.after(LASTED), BACK_OFF[0]);
+    }
+
+    #[test]
+    fn a_volume_is_a_directory_with_a_socket_and_another_one_with_another_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b", "a", "none", "file"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("file/mount.sock"), "").unwrap();
+        let listen = |name: &str| UnixListener::bind(dir.path().join(name).join("mount.sock")).unwrap();
+        let _sockets = [listen("a"), listen("b")];
+        let found = volumes(dir.path());
+        assert_eq!(found.iter().map(|volume| volume.directory.file_name().unwrap()).collect::<Vec<_>>(), ["a", "b"]);
+        fs::rename(dir.path().join("a/mount.sock"), dir.path().join("a/old")).unwrap();
+        let _another = listen("a");
+        assert_ne!(volumes(dir.path())[0], found[0]);
+        assert!(volumes(Path::new("/nowhere")).is_empty());
+    }
+
+    #[test]
+    fn an_end_is_a_code() {
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(End::from(ExitStatus::from_raw(0)), End::InOrder);
+        assert_eq!(End::from(ExitStatus::from_raw(5 << 8)), End::Code(5));
+        assert_eq!(End::from(ExitStatus::from_raw(9)), End::Code(137));
+    }
+
+    /// A program that writes what it was called with, and ends with the code that a file says.
+    fn stand_in(dir: &Path) -> PathBuf {
+        let program = dir.join("program");
+        let script = "#!/bin/sh\ntrap 'exit 3' TERM\necho \"$@\" >> words\ntest -e once && exit 0\ntest -e stays && while :; do sleep 0.01; done\ntouch once\nexit 4\n";
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        program
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_fails_begins_anew_and_one_that_ended_in_order_does_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("pod/data");
+        fs::create_dir_all(&volume).unwrap();
+        let _socket = UnixListener::bind(volume.join("mount.sock")).unwrap();
+        let options = Options { directory: dir.path().join("pod"), program: stand_in(dir.path()), words: vec!["--log-level=debug".into()] };
+        let mut daemons = Daemons::new(options);
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let mut told = Some(told);
+        let end = daemons.serve(async || match told.as_mut() {
+            Some(told) => {
+                told.await.unwrap();
+                Ending::Terminate
+            }
+            None => std::future::pending().await,
+        });
+        let looking = async {
+            let is_over = || fs::read_to_string(volume.join("words")).is_ok_and(|words| words.lines().count() == 2);
+            while !is_over() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            // Long enough for one more, if one were to come.
+            tokio::time::sleep(3 * LOOK).await;
+            tell.send(()).unwrap();
+        };
+        let (end, ()) = tokio::join!(end, looking);
+        assert_eq!(end, End::InOrder);
+        let words = fs::read_to_string(volume.join("words")).unwrap();
+        assert_eq!(words.lines().count(), 2, "{words}");
+        assert!(
+            words.contains(&format!("mount --foreground --fd-socket connect:{}/mount.sock", volume.display()))
+                && words.contains("--log-level=debug")
+        );
+    }
+
+    #[tokio::test]
+    async fn the_worst_of_the_daemons_is_what_it_ends_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("pod/data");
+        fs::create_dir_all(&volume).unwrap();
+        fs::write(volume.join("stays"), "").unwrap();
+        let _socket = UnixListener::bind(volume.join("mount.sock")).unwrap();
+        let options = Options { directory: dir.path().join("pod"), program: stand_in(dir.path()), words: Vec::new() };
+        let mut times = 0;
+        let end = async || {
+            times += 1;
+            if times > 1000 {
+                std::future::pending::<()>().await;
+            }
+            while !volume.join("words").exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            // It has to hear the signal before it is asked a second time.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Ending::Terminate
+        };
+        assert_eq!(Daemons::new(options).serve(end).await, End::Code(3));
+    }
+}
