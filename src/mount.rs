@@ -55,7 +55,7 @@ pub struct Mounted {
     /// The directory of the spill where nobody named one.
     private: Option<TempDir>,
     /// Where it can be asked while it lives.
-    control: Option<Server>,
+    control: Vec<Server>,
     /// What it serves over HTTP.
     pages: Option<Pages>,
     health: Arc<Health>,
@@ -112,11 +112,14 @@ pub enum Error {
     /// Nobody could look at the metrics.
     #[error("cannot serve metrics at {place}: {source}; name another address or path with --metrics-listen")]
     Listen { place: Listen, source: io::Error },
+    /// Nobody could ask the mount where it was wanted.
+    #[error("cannot open the control socket {path}: {source}; name another path with --control-socket")]
+    Control { path: PathBuf, source: io::Error },
     /// The mount is still there.
     #[error("cannot unmount: {0}; see who uses it with \"fuser -vm MOUNTPOINT\", then: windlass umount --lazy MOUNTPOINT")]
     Unmount(io::Error),
     /// The mount ended while files were being written.
-    #[error("files that were being written are not in the bucket: {}; --drain-timeout gives writers more time", list(.0))]
+    #[error("files that were written are not in the bucket: {}; --drain-timeout gives the store more time", list(.0))]
     NotWritten(Vec<Key>),
     /// The process could not be set up.
     #[error("cannot {what}: {source}")]
@@ -133,7 +136,7 @@ impl Error {
                 ErrorKind::Invalid => 2,
                 _ => 4,
             },
-            Self::Descriptor { .. } | Self::Spill { .. } | Self::Listen { .. } => 2,
+            Self::Descriptor { .. } | Self::Spill { .. } | Self::Listen { .. } | Self::Control { .. } => 2,
             Self::NotWritten(_) => 5,
             Self::Mount { .. } | Self::Resume { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
         }
@@ -277,7 +280,7 @@ pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Erro
         drain,
         observer,
         private,
-        control: None,
+        control: Vec::new(),
         pages,
         health,
         counters: None,
@@ -288,7 +291,7 @@ pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Erro
     };
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
-    mounted.control = mounted.listen(settings, store.switches().clone());
+    mounted.control = mounted.listen(settings, store.switches().clone())?;
     mounted.counters = mounted.write_counters(settings);
     mounted.health.on_ready();
     if let Some(edits) = mounted.edits.clone() {
@@ -452,25 +455,31 @@ impl Mounted {
         });
     }
 
-    /// Opens the control socket. A mount works without it.
-    fn listen(&self, settings: &Settings, switches: Switches) -> Option<Server> {
-        let Some(device) = self.session.device().and_then(|device| device.parse().ok()) else {
-            tracing::info!("no control socket: this kernel does not tell what is mounted over a descriptor");
-            return None;
-        };
+    /// Opens the control sockets. A mount works without the one that nobody asked for.
+    fn listen(&self, settings: &Settings, switches: Switches) -> Result<Vec<Server>, Error> {
         let session = Arc::clone(&self.session);
-        let subject = Subject {
+        let subject = Arc::new(Subject {
             observer: Arc::clone(&self.observer),
             forget: Box::new(move |expired| session.forget(expired)),
             live: Box::new(LiveOptions::new(settings, Arc::clone(&self.observer), switches)),
-        };
-        match Server::start(&settings.admin.directories, device, Arc::new(subject), self.runtime().handle()) {
-            Ok(server) => Some(server),
-            Err(error) => {
-                tracing::warn!(%error, "no control socket: windlass stats, refresh, warm, evict and ctl cannot ask this mount");
-                None
-            }
+        });
+        let mut servers = Vec::new();
+        if let Some(path) = &settings.admin.socket {
+            let failed = |source| Error::Control { path: path.clone(), source };
+            servers.push(Server::at(path, Arc::clone(&subject), self.runtime().handle()).map_err(failed)?);
         }
+        let Some(device) = self.session.device().and_then(|device| device.parse().ok()) else {
+            tracing::info!("no control socket that the mount point leads to: this kernel does not tell what is mounted over a descriptor");
+            return Ok(servers);
+        };
+        match Server::start(&settings.admin.directories, device, subject, self.runtime().handle()) {
+            Ok(server) => servers.push(server),
+            Err(error) if servers.is_empty() => {
+                tracing::warn!(%error, "no control socket: windlass stats, refresh, warm, evict and ctl cannot ask this mount");
+            }
+            Err(error) => tracing::debug!(%error, "no control socket that the mount point leads to"),
+        }
+        Ok(servers)
     }
 
     /// Writes counters into files, when somebody wants them there.

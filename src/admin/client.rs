@@ -3,11 +3,12 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::place::{self, Device};
 use super::protocol::{self, Command, Done, LINE_BYTES, Progress, Reply};
+use crate::handover::Place;
 
 /// Longest time without a word from the daemon. What takes longer there tells its progress; the kernel may keep a refresh waiting.
 const SILENCE: Duration = Duration::from_secs(90);
@@ -60,7 +61,6 @@ impl Client {
         let mut looked = Vec::new();
         for directory in directories {
             let file = directory.join(device.socket_name());
-            let refused = |error: io::Error| Error::Refused(file.clone(), error);
             match place::check(directory, owner) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     looked.push(file);
@@ -69,17 +69,29 @@ impl Client {
                 Err(error) => return Err(Error::Refused(directory.clone(), error)),
                 Ok(()) => {}
             }
-            match UnixStream::connect(&file) {
-                Ok(stream) => {
-                    stream.set_read_timeout(Some(SILENCE)).and_then(|()| stream.set_write_timeout(Some(SILENCE))).map_err(refused)?;
-                    return Ok(Self { read: BufReader::new(stream), file });
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => looked.push(file),
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Err(Error::Gone(file)),
-                Err(error) => return Err(refused(error)),
+            match Self::at(&file) {
+                Err(Error::Missing(_)) => looked.push(file),
+                done => return done,
             }
         }
         Err(Error::Missing(looked))
+    }
+
+    /// A line to the daemon that listens at `file`.
+    ///
+    /// # Errors
+    /// [`Error::Missing`], [`Error::Gone`], [`Error::Refused`].
+    pub fn at(file: &Path) -> Result<Self, Error> {
+        let file = file.to_owned();
+        match Place::of(&file).and_then(|place| place.connect()) {
+            Ok(stream) => match stream.set_read_timeout(Some(SILENCE)).and_then(|()| stream.set_write_timeout(Some(SILENCE))) {
+                Ok(()) => Ok(Self { read: BufReader::new(stream), file }),
+                Err(error) => Err(Error::Refused(file, error)),
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::Missing(vec![file])),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Err(Error::Gone(file)),
+            Err(error) => Err(Error::Refused(file, error)),
+        }
     }
 
     /// Asks, and waits for the end; `on_progress` hears how far it has come.

@@ -37,6 +37,8 @@ use std::path::PathBuf;
 pub struct Options {
     /// Where the socket may lie: the first of them that can be used.
     pub directories: Vec<PathBuf>,
+    /// Where the mount can be asked besides: also where nothing shows which mount it is.
+    pub socket: Option<PathBuf>,
     /// Where metrics are served over HTTP; none: nowhere.
     pub metrics: Option<Listen>,
     /// Where counters are written to files; none: nowhere.

@@ -22,6 +22,7 @@ use super::place::{self, Device};
 use super::protocol::{self, Command, LINE_BYTES, Reply};
 use super::socket_file::SocketFile;
 use super::warm::Tally;
+use crate::handover::{self, Door};
 
 /// Clients at a time: a few people and their monitors.
 const CLIENTS: usize = 16;
@@ -38,8 +39,11 @@ const WRITE: Duration = Duration::from_secs(10);
 /// The control socket of a mount. Dropping it ends it.
 #[derive(Debug)]
 pub struct Server {
-    file: SocketFile,
+    path: PathBuf,
     accepting: JoinHandle<()>,
+    /// What goes with it.
+    file: Option<SocketFile>,
+    door: Option<Door>,
 }
 
 impl Server {
@@ -52,12 +56,11 @@ impl Server {
         let mut reasons = Vec::new();
         for directory in directories {
             match bind(directory, device, uid) {
-                Ok((listener, file)) => {
-                    let file = SocketFile::of(file)?;
-                    let _runtime = runtime.enter();
-                    let listener = UnixListener::from_std(listener)?;
-                    let accepting = runtime.spawn(accept(listener, subject, uid));
-                    return Ok(Self { file, accepting });
+                Ok((listener, path)) => {
+                    let file = SocketFile::of(path.clone())?;
+                    let mut server = Self::serve(listener, path, subject, runtime)?;
+                    server.file = Some(file);
+                    return Ok(server);
                 }
                 Err(error) => reasons.push(format!("{}: {error}", directory.display())),
             }
@@ -65,9 +68,29 @@ impl Server {
         Err(io::Error::other(reasons.join("; ")))
     }
 
+    /// Serves `subject` at `path`, in place of what a killed daemon left there.
+    ///
+    /// # Errors
+    /// When somebody listens there, when something else is there, and what bind(2) says.
+    pub fn at(path: &Path, subject: Arc<Subject>, runtime: &Handle) -> io::Result<Self> {
+        let door = handover::Place::of(path)?.listen()?;
+        door.permit(0o600)?;
+        door.socket().set_nonblocking(true)?;
+        let mut server = Self::serve(door.socket().try_clone()?, path.to_owned(), subject, runtime)?;
+        server.door = Some(door);
+        Ok(server)
+    }
+
+    fn serve(listener: std::os::unix::net::UnixListener, path: PathBuf, subject: Arc<Subject>, runtime: &Handle) -> io::Result<Self> {
+        let _runtime = runtime.enter();
+        let listener = UnixListener::from_std(listener)?;
+        let accepting = runtime.spawn(accept(listener, subject, rustix::process::geteuid().as_raw()));
+        Ok(Self { path, accepting, file: None, door: None })
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
-        self.file.path()
+        &self.path
     }
 }
 
@@ -75,6 +98,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         // With it end the connections, which are its children.
         self.accepting.abort();
+        drop((self.file.take(), self.door.take()));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A socket in the file system that was made just now.
 #[derive(Debug)]
@@ -18,11 +18,6 @@ impl SocketFile {
     pub fn of(path: PathBuf) -> io::Result<Self> {
         let found = fs::symlink_metadata(&path)?;
         Ok(Self { path, identity: (found.dev(), found.ino()) })
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 }
 

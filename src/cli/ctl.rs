@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 
 use super::Failure;
-use super::locate::{locate, refusal};
+use super::locate::{connect, refusal};
 use crate::admin::{Command, Done};
 
 /// Show or change options of a mount while it runs.
@@ -22,7 +22,7 @@ pub struct Args {
 enum What {
     /// The options that can be changed, with their values.
     Get {
-        /// The mount, or any path in it.
+        /// The mount, or any path in it; or the path of its --control-socket.
         #[arg(value_name = "MOUNTPOINT")]
         mountpoint: PathBuf,
         /// One JSON object.
@@ -36,7 +36,7 @@ enum What {
         /// As at the mount.
         #[arg(allow_hyphen_values = true)]
         value: String,
-        /// The mount, or any path in it.
+        /// The mount, or any path in it; or the path of its --control-socket.
         #[arg(value_name = "MOUNTPOINT")]
         mountpoint: PathBuf,
     },
@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn ask(mountpoint: &Path, command: &Command) -> Result<BTreeMap<String, String>, Failure> {
-    match locate(mountpoint)?.connect()?.ask(command, |_| {}) {
+    match connect(mountpoint)?.ask(command, |_| {}) {
         Ok(Done::Options(options)) => Ok(options),
         Ok(_) => Err(Failure::internal(format!("{}: the daemon answered something else", mountpoint.display()))),
         // What it says no to is a word of the person's.

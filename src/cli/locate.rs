@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::mountinfo::{self, Entry};
@@ -89,6 +90,18 @@ fn names(path: &Path) -> VecDeque<OsString> {
         Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
     };
     path.components().filter_map(name).collect()
+}
+
+/// A line to the daemon whose control socket is at `path`, or which serves the mount that holds it.
+pub fn connect(path: &Path) -> Result<Client, Failure> {
+    let located = match locate(path) {
+        // Whoever looks at a file outside of our mounts waits for no daemon of ours.
+        Err(_) if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket()) => {
+            return Client::at(path).map_err(|error| Failure::internal(error.to_string()));
+        }
+        located => located?,
+    };
+    located.connect()
 }
 
 impl Located {

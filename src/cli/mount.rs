@@ -33,7 +33,10 @@ Every option can also stand in a TOML file (--config), in the environment (--chu
 behind -o, there also in the spelling of ossfs and ossfs2. What ranks higher: -o, flags, environment, file, defaults.
 --print-config shows each value and where it came from; its output can be used as a file.
 
-Exit codes: 0 mounted (or, in the foreground, unmounted in order), 1 internal, 2 usage, 3 credentials, 4 bucket or endpoint, 5 not written.";
+SIGTERM and SIGINT refuse new writes (ESHUTDOWN), store what was written within --drain-timeout and end; a second one ends at once.
+
+Exit codes: 0 mounted (or, in the foreground, ended with everything stored), 1 internal, 2 usage, 3 credentials, 4 bucket or endpoint, 5 not written: \
+files that --error-file names are not in the bucket.";
 
 /// Mount a bucket at a directory.
 ///

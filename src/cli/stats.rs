@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::Failure;
-use super::locate::{locate, refusal};
+use super::locate::{connect, refusal};
 use crate::admin::{Command, Done, Stats};
 
 /// Show what a mount does: rates, latencies, what was found in memory and on the disk, memory, connections, retries.
@@ -16,7 +16,7 @@ use crate::admin::{Command, Done, Stats};
 /// Counters grow from the beginning of the mount; names say the unit. For example: windlass stats --watch /mnt/data
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The mount, or any path in it.
+    /// The mount, or any path in it; or the path of its --control-socket.
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: PathBuf,
     /// One JSON object; with --watch one a line.
@@ -44,7 +44,7 @@ struct Looks<'a> {
 
 /// Asks and prints.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let mut client = locate(&args.mountpoint)?.connect()?;
+    let mut client = connect(&args.mountpoint)?;
     let mut before: Option<(Instant, Stats)> = None;
     loop {
         let now = Instant::now();

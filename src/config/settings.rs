@@ -483,7 +483,7 @@ impl Values {
             "auto" => admin::MetricsDir::OfTheDriver,
             path => admin::MetricsDir::At(std::path::absolute(path).unwrap_or_else(|_| path.into())),
         });
-        Ok(admin::Options { directories, metrics: metrics.transpose()?, files })
+        Ok(admin::Options { directories, socket: self.path("control-socket"), metrics: metrics.transpose()?, files })
     }
 
     fn fuse(&self) -> fuse::Options {

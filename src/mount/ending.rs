@@ -54,7 +54,7 @@ impl Mounted {
         self.health.on_ending();
         let lost = self.drain();
         // Before the mount, whose number another one may get.
-        self.control = None;
+        self.control.clear();
         self.pages = None;
         self.counters = None;
         self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)?;
@@ -91,7 +91,7 @@ impl Mounted {
             edits.drain(Duration::ZERO).await
         });
         for key in &lost {
-            tracing::error!(%key, "was still being written and is not in the bucket");
+            tracing::error!(%key, "was written and is not in the bucket");
         }
         lost
     }

@@ -1,5 +1,4 @@
-//! How what was written gets into the bucket: at close, at fsync, when the last writer goes, and before the mount ends. It uploads
-//! nothing itself. Invariant: a draft leaves the list only when its content is in the store or was given up, and after a commit
+//! How what was written gets into the bucket: at close, at fsync, and when the last writer goes. It uploads nothing itself. Invariant: a draft leaves the list only when its content is in the store or was given up, and after a commit
 //! everyone sees the new version.
 
 use std::time::Duration;
@@ -10,11 +9,11 @@ use super::drafts::Draft;
 use super::edits::Edits;
 use super::listing::FileFacts;
 use super::{Error, Result, posix};
-use crate::store::{Condition, ErrorKind, Key};
+use crate::store::{Condition, ErrorKind};
 use crate::writer::{Outcome, WriteError};
 
-/// How often is looked whether writers have come to an end.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often is looked whether something has come to an end.
+pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 /// How long a file that only got a length waits for its content after its last close.
 const BLANK: Duration = Duration::from_secs(2);
@@ -32,6 +31,9 @@ impl Edits {
     pub(super) async fn commit_in_turn(&self, draft: &Draft) -> Result<()> {
         if draft.is_unlinked() || !draft.content.is_dirty() {
             return Ok(());
+        }
+        if draft.is_cut() {
+            return Err(Error::Ending);
         }
         let key = draft.key();
         if self.names.options.posix_attributes {
@@ -80,12 +82,16 @@ impl Edits {
         // What a close was told has failed is not tried again behind its back: who was told may have written it elsewhere by now.
         if !draft.is_unlinked()
             && !draft.has_failed()
+            && !draft.is_cut()
             && let Err(error) = self.commit_in_turn(draft).await
         {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             tracing::error!(key = %draft.key(), %error, cause, "a file that was written is lost: no close could be told");
         }
         if draft.content.is_dirty() {
+            if self.is_ending() && !draft.is_unlinked() {
+                self.given_up.lock().push(draft.key());
+            }
             draft.content.discard().await;
         }
         self.names.drafts.remove(draft);
@@ -121,29 +127,5 @@ impl Edits {
     /// Waits for uploads that go on by themselves.
     pub async fn settle(&self) {
         self.writer.settle().await;
-    }
-
-    /// Waits until nothing is being written any more, at most for `time`; what is not in the bucket then is given up. Returns the
-    /// names of those files.
-    pub async fn drain(&self, time: Duration) -> Vec<Key> {
-        self.close_for_writing();
-        let deadline = Instant::now() + time;
-        while !self.names.drafts.is_empty() && Instant::now() < deadline {
-            tokio::time::sleep(LOOK).await;
-        }
-        let mut lost = Vec::new();
-        for draft in self.names.drafts.all() {
-            if !draft.is_unlinked() && draft.content.is_dirty() {
-                lost.push(draft.key());
-            }
-            draft.content.discard().await;
-            self.names.drafts.remove(&draft);
-        }
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
-        if tokio::time::timeout(left, async { futures::join!(self.writer.settle(), self.store.settle()) }).await.is_err() {
-            tracing::warn!("unfinished uploads may be left in the bucket: see them with \"windlass mpu list\"");
-        }
-        lost.sort();
-        lost
     }
 }

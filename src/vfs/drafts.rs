@@ -5,9 +5,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, RwLock};
+use tokio::time::Instant;
 
 use super::inodes::Inode;
 use super::listing::FileFacts;
@@ -23,6 +24,19 @@ pub struct Draft {
     state: Mutex<State>,
     /// Held by who commits, ends or renames it: these take their time and come one after the other.
     pub turn: tokio::sync::Mutex<()>,
+    /// How many writes wait for memory, disk or network, and when the last of them was done.
+    waits: Mutex<(usize, Option<Instant>)>,
+}
+
+/// A write that waits. Dropped, it is done.
+#[derive(Debug)]
+pub struct Waits<'a>(&'a Draft);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        let mut waits = self.0.waits.lock();
+        *waits = (waits.0 - 1, Some(Instant::now()));
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -46,6 +60,8 @@ struct State {
     failed: bool,
     /// Something of it is not in the bucket.
     dirty: bool,
+    /// Something of it was refused because the mount is about to end: what there is was not meant to be all.
+    cut: bool,
     modified: SystemTime,
 }
 
@@ -77,10 +93,11 @@ impl Draft {
             closed: false,
             failed: false,
             dirty: false,
+            cut: false,
             modified,
         };
         content.belong_to(ino.0);
-        Arc::new(Self { ino, content, state: Mutex::new(state), turn: tokio::sync::Mutex::new(()) })
+        Arc::new(Self { ino, content, state: Mutex::new(state), turn: tokio::sync::Mutex::new(()), waits: Mutex::default() })
     }
 
     /// Changes to the version `meta` of a file whose name is gone.
@@ -204,6 +221,27 @@ impl Draft {
 
     pub fn has_failed(&self) -> bool {
         self.state.lock().failed
+    }
+
+    /// A write begins that may wait.
+    pub fn wait(&self) -> Waits<'_> {
+        self.waits.lock().0 += 1;
+        Waits(self)
+    }
+
+    /// Whether no write has waited for `time`.
+    pub fn is_quiet(&self, time: Duration) -> bool {
+        let (count, last) = *self.waits.lock();
+        count == 0 && last.is_none_or(|last| last.elapsed() >= time)
+    }
+
+    /// A change of it was refused.
+    pub fn on_cut(&self) {
+        self.state.lock().cut = true;
+    }
+
+    pub fn is_cut(&self) -> bool {
+        self.state.lock().cut
     }
 
     fn on_rename(&self, key: Key, committed: Option<ObjectMeta>) {

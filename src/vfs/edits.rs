@@ -16,7 +16,7 @@ use super::lookup::Names;
 use super::opening::Access;
 use super::record::{EditRow, Told};
 use super::{Error, Inode, Result};
-use crate::store::{ObjectMeta, ObjectStore};
+use crate::store::{Key, ObjectMeta, ObjectStore};
 use crate::writer::{Allocate, Writer};
 
 /// What can be changed in a mounted bucket.
@@ -31,6 +31,8 @@ pub struct Edits {
     pub(super) writers: Mutex<HashMap<Inode, usize>>,
     /// The mount is about to end: nothing new may be written.
     ending: AtomicBool,
+    /// What was let go since then without being in the store.
+    pub(super) given_up: Mutex<Vec<Key>>,
 }
 
 /// Who asks.
@@ -83,8 +85,8 @@ impl EditHandle {
 impl Edits {
     /// Nothing is open yet.
     pub fn new(names: Arc<Names>, files: Arc<Files>, store: Arc<dyn ObjectStore>, writer: Writer) -> Arc<Self> {
-        let (open, writers) = (RwLock::default(), Mutex::default());
-        Arc::new(Self { names, files, store, writer, open, writers, ending: AtomicBool::new(false) })
+        let (open, writers, given_up) = (RwLock::default(), Mutex::default(), Mutex::default());
+        Arc::new(Self { names, files, store, writer, open, writers, ending: AtomicBool::new(false), given_up })
     }
 
     /// A write that is done at once. None: see [`write`](Self::write).
@@ -93,6 +95,9 @@ impl Edits {
             Ok(edit) => edit,
             Err(error) => return Some(Err(error)),
         };
+        if let Err(error) = self.check_change(edit.ino) {
+            return Some(Err(error));
+        }
         let draft = edit.draft()?;
         let result = draft.content.try_write(offset, data)?;
         edit.wrote_by.store(thread, Ordering::Relaxed);
@@ -103,12 +108,14 @@ impl Edits {
     /// Writes `data` at `offset`; waits for memory, disk or network where it must.
     ///
     /// # Errors
-    /// EBADF, ENOSPC when there is no room to stage it, EFBIG, else what the store said.
+    /// EBADF, ENOSPC when there is no room to stage it, EFBIG, ESHUTDOWN when the mount is about to end, else what the store said.
     pub async fn write(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32) -> Result<()> {
         let edit = self.handle(handle)?;
+        self.check_change(edit.ino)?;
         let draft = self.draft_of(&edit).await?;
         edit.wrote_by.store(thread, Ordering::Relaxed);
         self.on_write(&draft);
+        let _waits = draft.wait();
         draft.content.write(offset, data).await?;
         Ok(())
     }
@@ -143,6 +150,7 @@ impl Edits {
     /// EBADF, ENOSPC, EOPNOTSUPP for modes other than those of [`Allocate`].
     pub async fn allocate(&self, handle: HandleId, offset: u64, len: u64, how: Allocate) -> Result<()> {
         let edit = self.handle(handle)?;
+        self.check_change(edit.ino)?;
         let draft = self.draft_of(&edit).await?;
         self.on_write(&draft);
         Ok(draft.content.allocate(offset, len, how).await?)
@@ -154,6 +162,7 @@ impl Edits {
     /// As [`write`](Self::write).
     pub async fn truncate(&self, handle: HandleId, size: u64) -> Result<()> {
         let edit = self.handle(handle)?;
+        self.check_change(edit.ino)?;
         let draft = self.draft_of(&edit).await?;
         self.on_write(&draft);
         Ok(draft.content.truncate(size).await?)
@@ -286,6 +295,15 @@ impl Edits {
 
     pub(super) fn check_open(&self) -> Result<()> {
         if self.is_ending() { Err(Error::Ending) } else { Ok(()) }
+    }
+
+    /// Whether the content of `ino` may still be changed. Of what is refused here the rest is not stored as if it were all.
+    pub(super) fn check_change(&self, ino: Inode) -> Result<()> {
+        self.check_open().inspect_err(|_| {
+            if let Some(draft) = self.names.drafts.get(ino) {
+                draft.on_cut();
+            }
+        })
     }
 
     /// From now on nothing new is written.

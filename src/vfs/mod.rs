@@ -7,6 +7,7 @@ mod commit;
 mod dir_page;
 mod directory;
 mod drafts;
+mod drain;
 mod edits;
 mod error;
 mod expiry;

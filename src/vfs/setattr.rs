@@ -53,6 +53,7 @@ impl Edits {
         if let Some(handle) = handle.filter(|&handle| self.knows(handle)) {
             return self.truncate(handle, size).await;
         }
+        self.check_change(ino)?;
         let key = self.names.file_key(ino)?;
         // truncate(2) by name: opened, cut and closed.
         let draft = match self.names.drafts.get(ino) {

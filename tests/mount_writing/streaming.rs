@@ -21,8 +21,8 @@ pub fn trials() -> Vec<Trial> {
         trial("an_old_version_is_read_until_the_new_one_is_there", replace),
         trial("a_second_writer_of_a_stream_is_told_that_it_is_busy", busy),
         trial("a_killed_daemon_leaves_the_old_version", killed),
-        trial("sigterm_waits_for_writers_and_leaves_no_upload", terminated),
-        trial("sigterm_names_what_it_could_not_wait_for", not_waited_for),
+        trial("sigterm_refuses_what_is_new_and_names_what_was_cut", terminated),
+        trial("sigterm_stores_what_was_written_to_files_that_are_open", stored_while_open),
         trial("a_refused_upload_is_an_error_of_close_and_leaves_nothing", refused),
         trial("appending_copies_what_is_there_inside_the_store", append),
         trial("a_file_opened_for_both_is_one_stream_too", both_ways),
@@ -159,35 +159,39 @@ fn mpu(server: &S3Server, words: &[&str]) -> String {
 
 fn terminated() {
     let server = S3Server::start();
+    server.put("file", "old");
     let mut mount = Daemon::new(&server).start();
     let content = pattern(20 * MIB, 5);
     let path = mount.join("file");
-    let mut file = File::create(&path).expect("it can be made");
+    let mut file = File::create(&path).expect("it can be replaced");
     file.write_all(&content[..10 * MIB]).expect("it is taken");
     mount.signal(Signal::TERM);
-    // Nothing new begins, but who has begun comes to the end.
     let refused = std::iter::repeat_with(|| File::create(path.with_file_name("late"))).take(500).find_map(|result| {
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(1));
         result.err()
     });
-    assert!(refused.is_some(), "files can still be made");
-    file.write_all(&content[10 * MIB..]).expect("it is taken");
+    let refusal = |error: std::io::Error| error.raw_os_error();
+    assert_eq!(refused.and_then(refusal), Some(libc::ESHUTDOWN), "nothing new begins");
+    assert_eq!(file.write_all(&content[10 * MIB..]).map_err(refusal), Err(Some(libc::ESHUTDOWN)), "and nothing goes on");
+    // A half is not stored as if it were all, and whoever wrote it hears so.
+    assert_eq!(file.sync_all().map_err(refusal), Err(Some(libc::ESHUTDOWN)));
     drop(file);
-    assert!(mount.wait().success(), "{}", mount.log());
-    assert_eq!(server.object("file").expect("it is there"), content);
+    assert_eq!(mount.wait().code(), Some(5), "{}", mount.log());
+    assert!(mount.log().contains("not in the bucket: file;"), "{}", mount.log());
+    assert_eq!(server.object("file").expect("it is there"), "old");
     assert_eq!(server.unfinished_uploads(), 0);
 }
 
-fn not_waited_for() {
+fn stored_while_open() {
     let server = S3Server::start();
     server.put("file", "old");
-    let mut mount = Daemon::new(&server).arg("--drain-timeout", "1s").start();
+    let mut mount = Daemon::new(&server).start();
+    let content = pattern(20 * MIB, 6);
     let mut file = File::create(mount.join("file")).expect("it can be replaced");
-    file.write_all(&pattern(20 * MIB, 6)).expect("it is taken");
+    file.write_all(&content).expect("it is taken");
     mount.signal(Signal::TERM);
-    assert_eq!(mount.wait().code(), Some(5), "{}", mount.log());
-    assert!(mount.log().contains("file"), "{}", mount.log());
-    assert_eq!(server.object("file").expect("it is there"), "old");
+    assert_eq!(mount.wait().code(), Some(0), "{}", mount.log());
+    assert_eq!(server.object("file").expect("it is there"), content);
     assert_eq!(server.unfinished_uploads(), 0);
     drop(file);
 }

@@ -54,7 +54,7 @@ fn over_the_socket() {
     let both = File::options().read(true).write(true).open("/dev/fuse").expect("it is there");
     refused(&both.into(), "nothing is mounted with it");
     let gone = Kept::mount();
-    let descriptor = gone.device().try_clone_to_owned().expect("there is room");
+    let descriptor = gone.device().try_clone().expect("there is room");
     gone.unmount();
     refused(&descriptor, "nothing is mounted with it, or not any more");
 
@@ -72,7 +72,7 @@ fn served_already() {
     server.put("file", "content");
     let (_first, mut link) = serve(&kept, &shared, &message(&server), &[]);
     assert!(hear(&mut link).is_some());
-    let descriptor = kept.device().try_clone_to_owned().expect("there is room");
+    let descriptor = kept.device().try_clone().expect("there is room");
     refused(&descriptor, "another process serves it already");
     assert_eq!(std::fs::read(kept.join("file")).expect("the first goes on"), b"content");
 }

@@ -18,6 +18,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_mount_that_is_handed_over_is_written_and_read", written_and_read),
         trial("a_daemon_that_listens_is_served_as_well", listening),
         trial("read_ahead_that_was_raised_stays_so", read_ahead),
+        trial("a_control_socket_is_asked_where_no_mount_is_seen", control),
         trial("max_readahead_bounds_it", bounded_read_ahead),
         trial("an_option_that_nobody_knows_is_named_to_who_sent_it", unknown_option),
         trial("the_bucket_that_is_not_there_is_named_to_who_sent_it", no_bucket),
@@ -136,6 +137,22 @@ fn read_ahead() {
     assert_eq!(read_in_order(&kept.join("large")), 64 << 20);
     let longest = &stats(kept.path())["gauges"]["longest_read_bytes"];
     assert!(longest.as_u64().is_some_and(|bytes| bytes >= 1 << 20), "{longest}");
+}
+
+fn control() {
+    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let socket = shared.path().join("control.sock");
+    let (daemon, mut line) = serve(&kept, &shared, &message(&server), &["--control-socket", socket.to_str().expect("it is text")]);
+    assert_eq!(hear(&mut line).expect("it lives").0, json!({"ready": true}));
+    let ask = |words: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_windlass"));
+        let output = command.args(words).arg(&socket).output().expect("the program starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("it is text")
+    };
+    let stats: Value = serde_json::from_str(&ask(&["stats", "--json"])).expect("it is JSON");
+    assert_eq!(stats["pid"], json!(daemon.pid()));
+    assert!(ask(&["ctl", "set", "log-level", "debug"]).contains("log-level = debug"));
 }
 
 fn bounded_read_ahead() {

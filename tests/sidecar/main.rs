@@ -5,9 +5,10 @@
 mod support;
 
 mod descriptors;
+mod ending;
 mod handed_over;
 
 fn main() -> std::process::ExitCode {
-    let trials = [handed_over::trials(), descriptors::trials()];
+    let trials = [handed_over::trials(), descriptors::trials(), ending::trials()];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

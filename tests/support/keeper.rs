@@ -3,8 +3,9 @@
 
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -17,7 +18,7 @@ use super::mounts::{PATIENCE, POLL, is_mount_point};
 
 /// A mount and its descriptor.
 pub struct Kept {
-    device: OwnedFd,
+    device: Mutex<Option<Arc<OwnedFd>>>,
     directory: PathBuf,
     home: TempDir,
 }
@@ -32,7 +33,7 @@ impl Kept {
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions", device.as_raw_fd());
         let options = CString::new(options).expect("there is no zero in it");
         mount("windlass", &directory, "fuse.windlass", MountFlags::NOSUID | MountFlags::NODEV, options.as_c_str()).expect("root may mount");
-        Self { device, directory, home }
+        Self { device: Mutex::new(Some(Arc::new(device))), directory, home }
     }
 
     pub fn path(&self) -> &Path {
@@ -44,8 +45,13 @@ impl Kept {
         self.path().join(name)
     }
 
-    pub fn device(&self) -> BorrowedFd<'_> {
-        self.device.as_fd()
+    pub fn device(&self) -> Arc<OwnedFd> {
+        self.device.lock().expect("nobody panics with it").clone().expect("it was not let go")
+    }
+
+    /// Leaves the mount to the daemon alone: without it nobody waits for an answer any more. As long as it is kept, they do.
+    pub fn let_go(&self) {
+        self.device.lock().expect("nobody panics with it").take();
     }
 
     /// A place beside the mount point.
@@ -55,7 +61,7 @@ impl Kept {
 
     /// More descriptors of the same session.
     pub fn clones(&self, count: usize) -> Vec<OwnedFd> {
-        (0..count).map(|_| sys::another_fuse_device(self.device()).expect("it is mounted")).collect()
+        (0..count).map(|_| sys::another_fuse_device(self.device().as_fd()).expect("it is mounted")).collect()
     }
 
     /// Where the kernel keeps what it reads ahead.
@@ -80,7 +86,8 @@ impl Kept {
 
     /// Sends the descriptor, `clones` of it and what is to be served.
     pub fn hand_over(&self, link: &Link, message: &Message, clones: &[OwnedFd]) {
-        let descriptors: Vec<_> = std::iter::once(self.device()).chain(clones.iter().map(AsFd::as_fd)).collect();
+        let device = self.device();
+        let descriptors: Vec<_> = std::iter::once(device.as_fd()).chain(clones.iter().map(AsFd::as_fd)).collect();
         link.send(message, &descriptors).expect("somebody reads it");
     }
 }

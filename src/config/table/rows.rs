@@ -521,6 +521,12 @@ pub static OPTIONS: &[Spec] = &[
         ..LOG
     },
     Spec {
+        name: "control-socket",
+        kind: Kind::Path,
+        help: "Unix socket at which windlass stats and ctl reach the daemon, besides the place that they find by the mount point",
+        ..LOG
+    },
+    Spec {
         name: "foreground",
         kind: Kind::Flag,
         default: Some("false"),
