@@ -22,8 +22,8 @@
 //! 10. An error is born where the fact is known with operation and key, is translated once a layer, becomes an errno in one
 //!     exhaustive table, and is logged once, where it ends.
 //!
-//! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`bench`](mod@bench), [`transfer`], [`config`], [`fuse`], [`admin`], [`vfs`], [`writer`],
-//! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`handover`], [`logging`], [`metrics`],
+//! The modules import in one direction only: [`cli`], then [`demo`], [`standin`], [`mount`], [`bench`](mod@bench), [`csi`], [`transfer`], [`config`], [`fuse`], [`mountinfo`], [`admin`], [`vfs`], [`writer`],
+//! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`lasting`], [`handover`], [`logging`], [`metrics`],
 //! [`signals`], [`sys`] and [`units`].
 
 #![deny(clippy::unwrap_used)]
@@ -33,15 +33,19 @@ pub mod bench;
 pub mod budget;
 pub mod cli;
 pub mod config;
+pub mod csi;
 pub mod demo;
 pub mod fuse;
 pub mod handover;
+pub mod lasting;
 pub mod logging;
 pub mod metrics;
 pub mod mount;
+pub mod mountinfo;
 pub mod reader;
 pub mod signals;
 pub mod spill;
+pub mod standin;
 pub mod store;
 pub mod sys;
 pub mod transfer;

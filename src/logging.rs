@@ -71,8 +71,8 @@ struct Log {
 static LOG: OnceLock<Log> = OnceLock::new();
 
 /// Beginnings of targets that print requests with their headers at levels below `warn`.
-const TALKATIVE: [&str; 8] =
-    ["aws_sigv4", "aws_smithy_runtime", "aws_smithy_http", "aws_config", "aws_runtime", "reqsign", "reqwest", "hyper"];
+const TALKATIVE: [&str; 9] =
+    ["aws_sigv4", "aws_smithy_runtime", "aws_smithy_http", "aws_config", "aws_runtime", "reqsign", "reqwest", "hyper", "h2"];
 
 /// Whether anybody would read what a daemon writes to syslog.
 pub fn has_syslog() -> bool {

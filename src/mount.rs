@@ -2,28 +2,31 @@
 //! It decides nothing about reads or names. Invariant: whoever gets a [`Mounted`] has a mount that answers; whoever
 //! gets an [`Error`] has nothing left behind.
 
+mod ending;
 mod live;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{OwnedFd, RawFd};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::MissedTickBehavior;
 
-use crate::admin::{Listen, Listener, Observer, Pages, Server, Subject};
+use crate::admin::{CounterFiles, Health, Listen, Listener, Observer, Pages, Server, Subject};
 use crate::budget::Budget;
 use crate::config::{MountTarget, Settings};
 use crate::fuse::{self, Session, Tree};
+use crate::handover::Line;
 use crate::metrics::Metrics;
 use crate::reader::{ReadMode, Reader};
 use crate::signals::Signals;
 use crate::spill::{Bounds, Identity, Spill};
 use crate::store::{self, ErrorKind, Key, Location, Switches};
-use crate::sys;
 use crate::vfs::{Edits, Files, Names};
 use crate::writer::Writer;
 use live::LiveOptions;
@@ -31,11 +34,8 @@ use live::LiveOptions;
 /// Housekeeping: streams that were left, idle memory.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
-/// How long files that are still open may keep the session alive after the mount point is free.
-const GRACE: Duration = Duration::from_secs(1);
-
-/// How long the disk may take at the end for what was read last, which is a quarter of the memory at most.
-const SETTLED: Duration = Duration::from_secs(5);
+/// Budget for which there is one thread of the runtime.
+const MEMORY_OF_WORKER: usize = 8 << 20;
 
 /// A mount that does not answer within this time does not work.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -60,8 +60,24 @@ pub struct Mounted {
     control: Option<Server>,
     /// What it serves over HTTP.
     pages: Option<Pages>,
+    health: Arc<Health>,
+    /// What it writes into files for those who look there.
+    counters: Option<CounterFiles>,
     signals: Signals,
     unmounted: bool,
+}
+
+/// What somebody who mounted has handed over, besides the descriptor that the settings name.
+#[derive(Debug, Default)]
+pub struct Given {
+    /// Clones of the descriptor, one for a thread.
+    pub clones: Vec<OwnedFd>,
+    /// What the daemon before agreed on with the kernel, where there was one.
+    pub session: Option<Value>,
+    /// What it had kept for the next.
+    pub kept: Vec<OwnedFd>,
+    /// Who keeps all of it.
+    pub line: Option<Arc<Line>>,
 }
 
 /// Why there is no mount, or why it ended.
@@ -154,9 +170,23 @@ fn mount_advice(error: &io::Error) -> &'static str {
 /// # Errors
 /// Why it does not, with the likely fix. Nothing is left mounted.
 pub fn start(settings: &Settings) -> Result<Mounted, Error> {
+    start_with(settings, Given::default())
+}
+
+/// [`start`] with what was handed over.
+///
+/// # Errors
+/// As [`start`]. What is mounted by others stays so.
+pub fn start_with(settings: &Settings, given: Given) -> Result<Mounted, Error> {
     let process = |what| move |source| Error::Process { what, source };
-    let runtime = Builder::new_multi_thread().enable_all().thread_name("windlass-io").build().map_err(process("start the runtime"))?;
+    let budget = Budget::new(&settings.budget);
+    let threads = workers(budget.limit());
+    let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().thread_name("windlass-io").build();
+    let runtime = runtime.map_err(process("start the runtime"))?;
     let listener = settings.admin.metrics.as_ref().map(listen).transpose()?;
+    let (health, port) = (Arc::new(Health::default()), listener.as_ref().and_then(Listener::port));
+    // From the beginning: probes ask before the bucket has answered.
+    let pages = listener.map(|listener| serve_pages(listener, &health, &runtime)).transpose()?;
     let location = Location::describe(&settings.store);
     let store_error = |source| Error::Store { location: Box::new(location.clone()), source: Box::new(source) };
     let metrics = Arc::new(Metrics::default());
@@ -167,7 +197,6 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         Ok(store)
     });
     let store = store.map_err(store_error)?;
-    let budget = Budget::new(&settings.budget);
     let deadline = settings.store.request_timeout + BEYOND_REQUEST;
     let private = private_directory(settings)?;
     let spill = open_spill(settings, &location, private.as_ref())?;
@@ -201,28 +230,56 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
         data_host: location.data_host().map(str::to_owned),
         mountpoint: settings.mountpoint.to_string(),
         began: Instant::now(),
-        port: listener.as_ref().and_then(Listener::port),
+        port,
     });
+    health.on_observer(Arc::clone(&observer));
     // From before there is something to unmount: whoever reads the ready line may send a signal at once.
     let signals = {
         let _runtime = runtime.enter();
         // The terminal of a mount in the foreground may be closed.
-        Signals::listen().and_then(Signals::with_hangup).map_err(process("listen for signals"))?
+        let signals = Signals::listen().and_then(Signals::with_hangup).map_err(process("listen for signals"))?;
+        if settings.ignores_sigterm { signals.without_terminate() } else { signals }
     };
     let tree = Tree { names, files: Arc::clone(&files), edits: edits.clone(), observer: Arc::clone(&observer) };
-    let session = Arc::new(attach(settings, tree, &runtime)?);
+    let session = Arc::new(attach(settings, tree, &runtime, given)?);
     let drain = settings.drain_timeout;
-    let mut mounted =
-        Mounted { runtime: Some(runtime), session, edits, drain, observer, private, control: None, pages: None, signals, unmounted: false };
+    let mut mounted = Mounted {
+        runtime: Some(runtime),
+        session,
+        edits,
+        drain,
+        observer,
+        private,
+        control: None,
+        pages,
+        health,
+        counters: None,
+        signals,
+        unmounted: false,
+    };
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
     mounted.control = mounted.listen(settings, store.switches().clone());
-    mounted.pages = listener.map(|listener| mounted.serve_pages(listener)).transpose()?;
+    mounted.counters = mounted.write_counters(settings);
+    mounted.health.on_ready();
     if let Some(edits) = mounted.edits.clone() {
         // Beside the mount: it may have to upload much.
         mounted.runtime().spawn(async move { edits.recover().await });
     }
     Ok(mounted)
+}
+
+/// Serves what can be looked at over HTTP.
+fn serve_pages(listener: Listener, health: &Arc<Health>, runtime: &Runtime) -> Result<Pages, Error> {
+    let place = listener.place.clone();
+    tracing::info!(%place, "metrics are served at /metrics");
+    Pages::start(listener, Arc::clone(health), runtime.handle()).map_err(|source| Error::Listen { place, source })
+}
+
+/// Threads of the runtime: one a core, and fewer where the memory is small. What they use of their stacks and of the allocator is not in the
+/// budget, and a container of 256 MiB may see 128 cores.
+fn workers(memory: usize) -> usize {
+    thread::available_parallelism().map_or(2, usize::from).min((memory / MEMORY_OF_WORKER).max(2))
 }
 
 fn listen(place: &Listen) -> Result<Listener, Error> {
@@ -255,32 +312,20 @@ fn open_spill(settings: &Settings, location: &Location, private: Option<&TempDir
     }
 }
 
-fn attach(settings: &Settings, tree: Tree, runtime: &Runtime) -> Result<Session, Error> {
+fn attach(settings: &Settings, tree: Tree, runtime: &Runtime, given: Given) -> Result<Session, Error> {
     let handle = runtime.handle().clone();
     match &settings.mountpoint {
         MountTarget::Directory(path) => fuse::mount(tree, handle, path, &settings.source.to_string(), &settings.fuse)
             .map_err(|source| Error::Mount { target: path.clone(), source }),
         MountTarget::Fd(number) => {
             let refuse = |reason: String| Error::Descriptor { number: *number, reason };
-            let fd = fuse_descriptor(*number).map_err(refuse)?;
-            fuse::attach(tree, handle, fd).map_err(|error| refuse(format!("{error}; is it mounted, and still?")))
+            let fd = fuse::adopt(*number).map_err(|flaw| refuse(flaw.to_string()))?;
+            if given.session.is_some() {
+                return Err(refuse("another daemon has served it, and this version cannot go on from there".into()));
+            }
+            fuse::attach(tree, handle, fd, given.clones, &settings.fuse).map_err(|error| refuse(error.to_string()))
         }
     }
-}
-
-/// A descriptor of /dev/fuse, opened for reading and writing.
-fn fuse_descriptor(number: RawFd) -> Result<OwnedFd, String> {
-    let fd = sys::duplicate(number).map_err(|error| format!("{error}: the parent must leave it open for this process"))?;
-    let target = std::fs::read_link(format!("/proc/self/fd/{number}")).map_err(|error| error.to_string())?;
-    // The path is what it had when it was opened: in the parent's mount namespace, where /dev/fuse is /dev/fuse.
-    if target != Path::new("/dev/fuse") {
-        return Err(format!("it is {}, not /dev/fuse", target.display()));
-    }
-    let flags = rustix::fs::fcntl_getfl(fd.as_fd()).map_err(|error| error.to_string())?;
-    if !flags.contains(rustix::fs::OFlags::RDWR) {
-        return Err("it is not open for reading and writing".into());
-    }
-    Ok(fd)
 }
 
 impl Mounted {
@@ -292,29 +337,6 @@ impl Mounted {
     /// The memory of this mount.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.observer.budget
-    }
-
-    /// Serves until a signal asks for the end or somebody unmounts. [`unmount`](Self::unmount) is what comes next.
-    pub fn serve(&mut self) {
-        let runtime = self.runtime.as_ref().expect("only drop takes the runtime");
-        let (session, signals) = (&self.session, &mut self.signals);
-        let reason = runtime.block_on(async {
-            tokio::select! {
-                ending = signals.next() => ending.name(),
-                () = session.ended() => "it was unmounted",
-            }
-        });
-        let metrics = &self.observer.metrics;
-        let (read_bytes, fetched_bytes) = (metrics.read_bytes.get(), metrics.fetched_bytes.get());
-        tracing::info!(reason, read_bytes, fetched_bytes, spill_read_bytes = metrics.spill_read_bytes.get(), "ending");
-    }
-
-    /// Unmounts.
-    ///
-    /// # Errors
-    /// When the mount cannot be taken away.
-    pub fn unmount(mut self) -> Result<(), Error> {
-        self.take_down()
     }
 
     fn runtime(&self) -> &Runtime {
@@ -356,7 +378,7 @@ impl Mounted {
     /// Opens the control socket. A mount works without it.
     fn listen(&self, settings: &Settings, switches: Switches) -> Option<Server> {
         let Some(device) = self.session.device().and_then(|device| device.parse().ok()) else {
-            tracing::info!("no control socket: where a passed descriptor is mounted cannot be seen from here");
+            tracing::info!("no control socket: this kernel does not tell what is mounted over a descriptor");
             return None;
         };
         let session = Arc::clone(&self.session);
@@ -374,11 +396,17 @@ impl Mounted {
         }
     }
 
-    /// Serves what can be looked at over HTTP.
-    fn serve_pages(&self, listener: Listener) -> Result<Pages, Error> {
-        let place = listener.place.clone();
-        tracing::info!(%place, "metrics are served at /metrics");
-        Pages::start(listener, Arc::clone(&self.observer), self.runtime().handle()).map_err(|source| Error::Listen { place, source })
+    /// Writes counters into files, when somebody wants them there.
+    fn write_counters(&self, settings: &Settings) -> Option<CounterFiles> {
+        let wanted = settings.admin.files.as_ref()?;
+        let Some(directory) = wanted.find(&self.observer.mountpoint) else {
+            tracing::warn!(
+                "metrics-dir=auto: no directory below /var/run/ossfs has a mount_point_info with this mount point: no counters are written"
+            );
+            return None;
+        };
+        tracing::info!(directory = %directory.display(), "counters are written into files");
+        Some(CounterFiles::start(directory, Arc::clone(&self.observer), self.runtime().handle()))
     }
 
     /// Asks the mount for its root, as the first user will.
@@ -396,52 +424,6 @@ impl Mounted {
             Err(_) => Err(failed(io::Error::new(io::ErrorKind::TimedOut, format!("the mount did not answer within {ANSWER:?}")))),
         }
     }
-
-    fn take_down(&mut self) -> Result<(), Error> {
-        if std::mem::replace(&mut self.unmounted, true) {
-            return Ok(());
-        }
-        let lost = self.drain();
-        // Before the mount, whose number another one may get.
-        self.control = None;
-        self.pages = None;
-        self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)?;
-        self.settle_disk();
-        if lost.is_empty() { Ok(()) } else { Err(Error::NotWritten(lost)) }
-    }
-
-    /// Waits for what was read last and is on its way to the disk: the next mount would fetch it again.
-    fn settle_disk(&mut self) {
-        if self.private.is_some() {
-            return;
-        }
-        let reader = self.observer.reader.clone();
-        let (runtime, signals) = (self.runtime.as_ref().expect("only drop takes the runtime"), &mut self.signals);
-        runtime.block_on(async {
-            tokio::select! {
-                () = reader.written() => {}
-                () = tokio::time::sleep(SETTLED) => tracing::warn!("the disk does not follow: what was read last is left out"),
-                ending = signals.next() => tracing::warn!(name = ending.name(), "asked again: what was read last is left out of the disk"),
-            }
-        });
-    }
-
-    /// Lets those who write come to an end. Returns the files that did not reach the bucket.
-    fn drain(&mut self) -> Vec<Key> {
-        let Some(edits) = self.edits.clone() else { return Vec::new() };
-        let (runtime, signals, time) = (self.runtime.as_ref().expect("only drop takes the runtime"), &mut self.signals, self.drain);
-        let lost = runtime.block_on(async {
-            tokio::select! {
-                lost = edits.drain(time) => return lost,
-                ending = signals.next() => tracing::warn!(name = ending.name(), "asked again: giving up what is being written"),
-            }
-            edits.drain(Duration::ZERO).await
-        });
-        for key in &lost {
-            tracing::error!(%key, "was still being written and is not in the bucket");
-        }
-        lost
-    }
 }
 
 /// Looks through the disk once, then keeps it inside its bounds.
@@ -454,18 +436,5 @@ async fn keep_disk(spill: Spill) {
         ticks.tick().await;
         let spill = spill.clone();
         let _ = tokio::task::spawn_blocking(move || spill.on_time(std::time::Instant::now())).await;
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if let Err(error) = self.take_down() {
-            tracing::error!(%error, "left mounted");
-        }
-        if let Some(runtime) = self.runtime.take() {
-            // Requests of files that are still open would otherwise keep it. But what is being written to a directory of ours would
-            // keep that from being removed.
-            runtime.shutdown_timeout(if self.private.is_some() { GRACE } else { Duration::ZERO });
-        }
     }
 }

@@ -48,6 +48,7 @@ pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
     hangup: Option<Signal>,
+    ignores_terminate: bool,
 }
 
 impl Signals {
@@ -56,7 +57,12 @@ impl Signals {
     /// # Errors
     /// When no descriptor is left.
     pub fn listen() -> io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())?, hangup: None })
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: None,
+            ignores_terminate: false,
+        })
     }
 
     /// SIGHUP too: a process that it killed would leave something dead behind.
@@ -67,18 +73,27 @@ impl Signals {
         Ok(Self { hangup: Some(signal(SignalKind::hangup())?), ..self })
     }
 
+    /// SIGTERM asks for nothing.
+    #[must_use]
+    pub fn without_terminate(self) -> Self {
+        Self { ignores_terminate: true, ..self }
+    }
+
     /// The next one.
     pub async fn next(&mut self) -> Ending {
-        let hangup = async {
-            match &mut self.hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
+        loop {
+            let hangup = async {
+                match &mut self.hangup {
+                    Some(hangup) => hangup.recv().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = self.interrupt.recv() => return Ending::Interrupt,
+                _ = self.terminate.recv() => if !self.ignores_terminate { return Ending::Terminate },
+                _ = hangup => return Ending::Hangup,
             }
-        };
-        tokio::select! {
-            _ = self.interrupt.recv() => Ending::Interrupt,
-            _ = self.terminate.recv() => Ending::Terminate,
-            _ = hangup => Ending::Hangup,
+            tracing::info!("SIGTERM is ignored: the mount ends when it is unmounted");
         }
     }
 }

@@ -73,7 +73,6 @@ fn help_shows_examples_for_each_kind_of_store() {
     for word in ["MinIO", "oss://bucket /mnt/oss", "--region eu-central-1", "--chunk-size", "1MiB..32MiB", "fuse.windlass", "Exit codes"] {
         assert!(help.out.contains(word), "{word}");
     }
-    assert!(!help.out.contains("--bind"), "it is not available and must not be offered");
     assert!(windlass(&["--help"]).out.contains("umount"));
     windlass(&[]).refuses(&["Usage"]);
 }
@@ -120,6 +119,7 @@ fn a_value_out_of_range_names_the_range() {
         ("read-endpoint=ftp://x", "http://"),
         ("read-endpoint=http://key:secret@x", "user name"),
         ("redirect-hosts=http://x", "host, host:port or .domain"),
+        ("bind=10.0.0.7:80", "neither an IP address nor the name of an interface"),
         ("uid=root", "0.."),
         ("metrics-listen=everywhere", "ADDRESS:PORT"),
         ("metrics_port=99999", "a port of 127.0.0.1"),
@@ -127,11 +127,6 @@ fn a_value_out_of_range_names_the_range() {
         let name = option.split('=').next().unwrap();
         mount_with(&["-o", option]).refuses(&[name, range]);
     }
-}
-
-#[test]
-fn options_of_later_versions_are_refused_unless_they_change_nothing() {
-    mount_with(&["-o", "bind=eth0"]).refuses(&["bind", "not available in this version"]);
 }
 
 #[test]

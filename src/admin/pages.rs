@@ -1,5 +1,5 @@
-//! The pages that a mount serves over HTTP, for machines that look at it: Prometheus. It decides nothing and changes nothing; who may connect
-//! may look. Invariants: connections, heads and waits are bounded, so that nobody who asks badly costs the mount more than a few buffers.
+//! The pages that a mount serves over HTTP, for machines that look at it: Prometheus, the probes of Kubernetes. They are there before the mount
+//! is. It decides nothing and changes nothing; who may connect may look. Invariants: connections, heads and waits are bounded, so that nobody who asks badly costs the mount more than a few buffers.
 
 use std::convert::Infallible;
 use std::io;
@@ -17,8 +17,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::health::{Health, Stage};
 use super::listen::{Listener, Socket};
-use super::observer::Observer;
 use super::openmetrics;
 use super::socket_file::SocketFile;
 
@@ -32,12 +32,18 @@ const PATIENCE: Duration = Duration::from_secs(75);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Page {
     Metrics,
+    /// Whether the process lives.
+    Health,
+    /// Whether the mount answers.
+    Readiness,
 }
 
 impl Page {
     fn at(path: &str) -> Option<Self> {
         match path {
             "/metrics" => Some(Self::Metrics),
+            "/healthz" => Some(Self::Health),
+            "/readyz" => Some(Self::Readiness),
             _ => None,
         }
     }
@@ -52,20 +58,20 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Serves what `observer` sees.
+    /// Serves what `health` knows.
     ///
     /// # Errors
     /// When the runtime cannot take the listener.
-    pub fn start(listener: Listener, observer: Arc<Observer>, runtime: &Handle) -> io::Result<Self> {
+    pub fn start(listener: Listener, health: Arc<Health>, runtime: &Handle) -> io::Result<Self> {
         let _runtime = runtime.enter();
         let (accepting, file) = match listener.socket {
             Socket::Tcp(socket) => {
                 let socket = TcpListener::from_std(socket)?;
-                (runtime.spawn(accept(observer, socket)), None)
+                (runtime.spawn(accept(health, socket)), None)
             }
             Socket::Unix(socket, file) => {
                 let socket = UnixListener::from_std(socket)?;
-                (runtime.spawn(accept(observer, socket)), Some(file))
+                (runtime.spawn(accept(health, socket)), Some(file))
             }
         };
         Ok(Self { accepting, _file: file })
@@ -101,7 +107,7 @@ impl Door for UnixListener {
     }
 }
 
-async fn accept<D: Door>(observer: Arc<Observer>, door: D) {
+async fn accept<D: Door>(health: Arc<Health>, door: D) {
     let (places, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
     loop {
         // What ended is taken off the set, so that it stays as small as the number of connections.
@@ -115,12 +121,12 @@ async fn accept<D: Door>(observer: Arc<Observer>, door: D) {
                 continue;
             }
         };
-        let observer = Arc::clone(&observer);
+        let health = Arc::clone(&health);
         connections.spawn(async move {
             let _place = place;
             let service = service_fn(move |request: Request<Incoming>| {
-                let observer = Arc::clone(&observer);
-                async move { Ok::<_, Infallible>(answer(&observer, request.method(), request.uri().path()).await) }
+                let health = Arc::clone(&health);
+                async move { Ok::<_, Infallible>(answer(&health, request.method(), request.uri().path()).await) }
             });
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
@@ -131,18 +137,29 @@ async fn accept<D: Door>(observer: Arc<Observer>, door: D) {
     }
 }
 
-async fn answer(observer: &Arc<Observer>, method: &Method, path: &str) -> Response<String> {
-    let Some(page) = Page::at(path) else { return plain(StatusCode::NOT_FOUND, "there is /metrics\n") };
+async fn answer(health: &Health, method: &Method, path: &str) -> Response<String> {
+    let Some(page) = Page::at(path) else { return plain(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n") };
     if !matches!(*method, Method::GET | Method::HEAD) {
         let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "this can only be looked at\n");
         refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         return refusal;
     }
     match page {
-        Page::Metrics => match openmetrics::text(observer.stats().await) {
-            Ok(text) => with_type(Response::new(text), openmetrics::CONTENT_TYPE),
-            Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n"),
+        Page::Metrics => metrics(health).await,
+        Page::Health => plain(StatusCode::OK, "ok\n"),
+        Page::Readiness => match health.stage() {
+            Stage::Beginning => plain(StatusCode::SERVICE_UNAVAILABLE, "the mount does not answer yet\n"),
+            Stage::Ready => plain(StatusCode::OK, "ok\n"),
+            Stage::Ending => plain(StatusCode::SERVICE_UNAVAILABLE, "the mount is about to end\n"),
         },
+    }
+}
+
+async fn metrics(health: &Health) -> Response<String> {
+    let Some(observer) = health.observer() else { return plain(StatusCode::SERVICE_UNAVAILABLE, "nothing is counted yet\n") };
+    match openmetrics::text(observer.stats().await) {
+        Ok(text) => with_type(Response::new(text), openmetrics::CONTENT_TYPE),
+        Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n"),
     }
 }
 

@@ -114,13 +114,12 @@ impl<C: Choice> FromArgMatches for SomeFlags<C> {
 }
 
 fn flag(spec: &'static Spec) -> Arg {
-    let default = spec.default.filter(|_| spec.is_ready()).map_or_else(String::new, |text| format!(" [default: {text}]"));
+    let default = spec.default.map_or_else(String::new, |text| format!(" [default: {text}]"));
     let arg = Arg::new(spec.name)
         .long(spec.name)
         .value_name(spec.kind.placeholder())
         .help(format!("{}{default}", spec.help))
         .help_heading(spec.group)
-        .hide(!spec.is_ready())
         .action(ArgAction::Set)
         .allow_negative_numbers(true);
     let arg = if let Some(letter) = spec.short { arg.short(letter) } else { arg };

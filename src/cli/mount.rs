@@ -7,10 +7,12 @@ use clap::ValueEnum;
 
 use super::flags::TableFlags;
 use super::ready::{self, Ready};
-use super::{Failure, daemon, mountpoint};
-use crate::config::{self, Input, Program, Settings, Values};
+use super::report::Report;
+use super::{Failure, daemon, handed, mountpoint};
+use crate::config::{self, Input, Program, Reports, Settings, Values};
 use crate::logging::{self, Attachment};
-use crate::mount;
+use crate::mount::{self, Given};
+use crate::store::Key;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +24,8 @@ Examples:
     windlass mount oss://bucket /mnt/oss --endpoint https://oss-cn-hangzhou.aliyuncs.com --passwd-file ~/.passwd-oss
   A public bucket:
     windlass mount s3://bucket /mnt/data --region us-east-1 --signature none
+  A container without privileges, where another process mounts and hands over source, options and descriptor:
+    windlass mount --fd-socket connect:/windlass/mount.sock --foreground --metrics-listen 0.0.0.0:9100
   /etc/fstab:
     s3://bucket /mnt/data fuse.windlass _netdev,config=/etc/windlass.toml 0 0
 
@@ -41,7 +45,7 @@ pub struct Args {
     /// s3://bucket[/prefix], oss://bucket[/prefix], or bucket[:/prefix] together with --endpoint.
     #[arg(value_name = "SOURCE")]
     source: Option<OsString>,
-    /// A directory, or /dev/fd/N for a descriptor of /dev/fuse that a parent has mounted.
+    /// A directory, or /dev/fd/N for a descriptor of /dev/fuse that a parent has mounted. See also --fd-socket.
     #[arg(value_name = "MOUNTPOINT")]
     mountpoint: Option<OsString>,
     /// TOML file with options under their names.
@@ -65,6 +69,7 @@ pub struct Args {
 enum Compat {
     Ossfs,
     Ossfs2,
+    Mountpoint,
 }
 
 /// What a command line of any form asks for.
@@ -87,6 +92,7 @@ impl Args {
         let program = self.compat.map_or(Program::Native, |program| match program {
             Compat::Ossfs => Program::Ossfs,
             Compat::Ossfs2 => Program::Ossfs2,
+            Compat::Mountpoint => Program::Mountpoint,
         });
         let input = Input { program, places, environment: environment(), flags, options: self.options, sloppy: false };
         Request { input, print_config: self.print_config, fake: false }
@@ -100,27 +106,83 @@ pub fn environment() -> Vec<(String, String)> {
 
 /// Does what a request asks for.
 pub fn run(request: &Request) -> Result<(), Failure> {
-    let mut values = Values::gather(&request.input)?;
+    let values = Values::gather(&request.input);
     if request.print_config {
-        return print_config(&mut values, &request.input);
+        return print_config(&mut values?, &request.input);
     }
-    if daemon::is_child() {
-        return run_as_daemon(values, &request.input);
+    let passed = handed::passed();
+    let line = passed.as_ref().map(handed::line).transpose()?;
+    let report = Report::new(Reports::of(&request.input, values.as_ref().ok()), line.clone());
+    let done = values.map_err(Ended::from).and_then(|values| {
+        let given = passed.zip(line).map(|(passed, line)| handed::given(passed, line)).transpose()?;
+        attend(request, values, given, &report)
+    });
+    done.map_err(|ended| {
+        report.failed(&ended.failure, &ended.lost);
+        if !daemon::is_child() {
+            return ended.failure;
+        }
+        daemon::tell_error(&ended.failure.message);
+        Failure { message: String::new(), ..ended.failure }
+    })
+}
+
+/// How a mount ended, or why there is none.
+struct Ended {
+    failure: Failure,
+    /// Files that are not in the bucket.
+    lost: Vec<Key>,
+}
+
+impl<E: Into<Failure>> From<E> for Ended {
+    fn from(error: E) -> Self {
+        Self { failure: error.into(), lost: Vec::new() }
+    }
+}
+
+impl From<mount::Error> for Failure {
+    fn from(error: mount::Error) -> Self {
+        Self { code: error.exit_code(), message: error.to_string() }
+    }
+}
+
+/// Mounts in this process, or has a daemon do it.
+fn attend(request: &Request, mut values: Values, given: Option<Given>, report: &Report) -> Result<(), Ended> {
+    let attached = daemon::is_child() || given.is_some() || values.is_foreground();
+    if given.is_none()
+        && let Some((meeting, patience)) = values.meeting()?
+    {
+        return match (request.fake, attached) {
+            (true, _) => Ok(()),
+            (false, true) => Ok(handed::serve(&request.input, &meeting, patience)?),
+            (false, false) => Ok(detach(&values.notes, values.get("log-file").is_some())?),
+        };
     }
     let settings = Settings::from_values(&mut values, &request.input.environment)?;
+    if daemon::is_child() {
+        daemon::leave_terminal()?;
+        return serve(&settings, given, Attachment::Daemon, report, |line| {
+            daemon::tell_ready(line).map_err(|e| Failure::internal(format!("nobody waits for the mount any more: {e}")))
+        });
+    }
     mountpoint::check(&settings)?;
     if request.fake {
         return Ok(());
     }
-    if settings.foreground {
-        return serve(&settings, Attachment::Foreground, |line| super::print(format!("{line}\n").as_bytes()));
+    if attached {
+        return serve(&settings, given, Attachment::Foreground, report, |line| super::print(format!("{line}\n").as_bytes()));
     }
-    for note in &settings.notes {
+    Ok(detach(&settings.notes, settings.logging.file.is_some())?)
+}
+
+/// Starts the daemon and says how that went.
+fn detach(notes: &[String], has_log: bool) -> Result<(), Failure> {
+    for note in notes {
         eprintln!("windlass: warning: {note}");
     }
     let line = daemon::spawn()?;
     // Not before: when there is no mount, the reason is all that is said.
-    if settings.logging.file.is_none() && !logging::has_syslog() {
+    if !has_log && !logging::has_syslog() {
         eprintln!("windlass: warning: there is no syslog (/dev/log), so the daemon keeps no log: add --log-file to have one");
     }
     super::print(format!("{line}\n").as_bytes())
@@ -134,42 +196,40 @@ fn print_config(values: &mut Values, input: &Input) -> Result<(), Failure> {
     }
 }
 
-fn run_as_daemon(mut values: Values, input: &Input) -> Result<(), Failure> {
-    let served = Settings::from_values(&mut values, &input.environment).map_err(Failure::from).and_then(|settings| {
-        daemon::leave_terminal()?;
-        serve(&settings, Attachment::Daemon, |line| {
-            daemon::tell_ready(line).map_err(|e| Failure::internal(format!("nobody waits for the mount any more: {e}")))
-        })
-    });
-    served.map_err(|failure| {
-        daemon::tell_error(&failure.message);
-        Failure { message: String::new(), ..failure }
-    })
-}
-
 /// Mounts and serves until the end. `tell` is called once the mount answers.
-fn serve(settings: &Settings, attachment: Attachment, tell: impl FnOnce(&str) -> Result<(), Failure>) -> Result<(), Failure> {
+fn serve(
+    settings: &Settings,
+    given: Option<Given>,
+    attachment: Attachment,
+    report: &Report,
+    tell: impl FnOnce(&str) -> Result<(), Failure>,
+) -> Result<(), Ended> {
     logging::init(&settings.logging, attachment).map_err(|e| Failure::usage(e.to_string()))?;
     for note in &settings.notes {
         tracing::warn!("{note}");
     }
     let on_file = |e: std::io::Error| Failure::usage(format!("cannot write the ready file: {e}"));
     let ready = Ready::prepare(settings.ready_file.as_deref()).map_err(on_file)?;
-    let failed = |error: mount::Error| Failure { code: error.exit_code(), message: error.to_string() };
-    let mut mounted = mount::start(settings).map_err(failed)?;
+    let mut mounted = mount::start_with(settings, given.unwrap_or_default())?;
     let line = ready::line(settings);
     ready.announce(&line).map_err(on_file)?;
+    report.answers();
     tell(&line)?;
     tracing::info!(source = %settings.source, mountpoint = %settings.mountpoint, "mounted");
     mounted.serve();
     // Before the mount goes, so that nobody who looks at the file comes too late.
     drop(ready);
-    let served = mounted.unmount().map_err(failed);
-    match &served {
-        Ok(()) => tracing::info!(source = %settings.source, "unmounted"),
-        // In the foreground the last line on stderr says it.
-        Err(failure) if attachment == Attachment::Daemon => tracing::error!("{}", failure.message),
-        Err(_) => {}
+    let error = match mounted.unmount() {
+        Ok(()) => {
+            tracing::info!(source = %settings.source, "unmounted");
+            return Ok(());
+        }
+        Err(error) => error,
+    };
+    // In the foreground the last line on stderr says it.
+    if attachment == Attachment::Daemon {
+        tracing::error!("{error}");
     }
-    served
+    let lost = if let mount::Error::NotWritten(keys) = &error { keys.clone() } else { Vec::new() };
+    Err(Ended { lost, failure: error.into() })
 }

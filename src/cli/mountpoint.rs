@@ -13,6 +13,7 @@ use rustix::thread::CapabilitySet;
 
 use super::{Failure, mountinfo};
 use crate::config::{MountTarget, Settings};
+use crate::fuse;
 
 /// Refuses what the mount would stumble over.
 pub fn check(settings: &Settings) -> Result<(), Failure> {
@@ -34,13 +35,8 @@ fn check_parent(file: &Path) -> Result<(), Failure> {
     if parent.is_dir() { Ok(()) } else { Err(Failure::usage(format!("ready-file {}: there is no such directory", file.display()))) }
 }
 
-fn check_descriptor(fd: RawFd) -> Result<(), Failure> {
-    let fail = |reason: &str| Err(Failure::usage(format!("mount point /dev/fd/{fd}: {reason}")));
-    match std::fs::read_link(format!("/proc/self/fd/{fd}")) {
-        Ok(target) if target == Path::new("/dev/fuse") => Ok(()),
-        Ok(target) => fail(&format!("the descriptor is {}, not /dev/fuse: pass the one that was mounted", target.display())),
-        Err(_) => fail("no such descriptor: the parent must open /dev/fuse, mount it and leave it open across exec"),
-    }
+fn check_descriptor(number: RawFd) -> Result<(), Failure> {
+    fuse::check(number).map_err(|flaw| Failure::usage(format!("mount point /dev/fd/{number}: {flaw}")))
 }
 
 fn check_directory(path: &Path, nonempty: bool) -> Result<(), Failure> {
@@ -94,7 +90,7 @@ pub fn check_device() -> Result<(), Failure> {
     let fail = |reason: String| Err(Failure::usage(format!("/dev/fuse: {reason}")));
     match OpenOptions::new().read(true).write(true).open("/dev/fuse") {
         // A container may have something else there.
-        Ok(file) if !is_fuse(&file) => fail("it is not the device of FUSE: start the container with --device /dev/fuse".into()),
+        Ok(file) if !fuse::is_fuse(&file) => fail("it is not the device of FUSE: start the container with --device /dev/fuse".into()),
         Ok(_) => Ok(()),
         Err(e) if matches!(e.kind(), ErrorKind::NotFound) || e.raw_os_error() == Some(libc::ENODEV) => {
             fail("this kernel has no FUSE here: run modprobe fuse, or start the container with --device /dev/fuse".into())
@@ -104,11 +100,6 @@ pub fn check_device() -> Result<(), Failure> {
         }
         Err(e) => fail(e.to_string()),
     }
-}
-
-/// Whether it is the device 10:229 (Documentation/admin-guide/devices.txt of the kernel).
-fn is_fuse(file: &std::fs::File) -> bool {
-    rustix::fs::fstat(file).is_ok_and(|found| (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev)) == (10, 229))
 }
 
 /// Without root the mount is made by the setuid program of the distribution.
@@ -174,14 +165,5 @@ mod tests {
     fn root_without_the_capability_hears_how_a_container_gets_it() {
         assert!(check_capability(false).is_ok());
         assert!(check_capability(true).unwrap_err().message.contains("--cap-add SYS_ADMIN --device /dev/fuse"));
-    }
-
-    #[test]
-    fn a_descriptor_must_be_the_fuse_device() {
-        let file = tempfile::tempfile().unwrap();
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-        assert!(check_descriptor(fd).unwrap_err().message.contains("not /dev/fuse"));
-        drop(file);
-        assert!(check_descriptor(900_000).unwrap_err().message.contains("no such descriptor"));
     }
 }

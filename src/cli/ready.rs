@@ -32,12 +32,7 @@ impl Ready {
     /// The mount answers: writes the file, then tells systemd.
     pub fn announce(&self, line: &str) -> io::Result<()> {
         if let Some(file) = &self.0 {
-            let mut draft = file.clone().into_os_string();
-            draft.push(format!(".{}", std::process::id()));
-            let draft = PathBuf::from(draft);
-            fs::write(&draft, format!("{line}\n"))
-                .and_then(|()| fs::rename(&draft, file))
-                .inspect_err(|_| drop(fs::remove_file(&draft)))?;
+            replace(file, line)?;
         }
         // The process that systemd started may be our parent, which ends now.
         notify(&[NotifyState::Ready, NotifyState::MainPid(std::process::id()), NotifyState::Status(line)]);
@@ -45,9 +40,17 @@ impl Ready {
     }
 }
 
+/// Writes a file that is never seen half written.
+pub fn replace(file: &Path, line: &str) -> io::Result<()> {
+    let mut draft = file.to_owned().into_os_string();
+    draft.push(format!(".{}", std::process::id()));
+    let draft = PathBuf::from(draft);
+    fs::write(&draft, format!("{line}\n")).and_then(|()| fs::rename(&draft, file)).inspect_err(|_| drop(fs::remove_file(&draft)))
+}
+
 impl Drop for Ready {
     fn drop(&mut self) {
-        notify(&[NotifyState::Stopping]);
+        notify(&[NotifyState::Stopping, NotifyState::Status("storing what was written")]);
         if let Some(Err(error)) = self.0.as_ref().map(fs::remove_file)
             && error.kind() != io::ErrorKind::NotFound
         {

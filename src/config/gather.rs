@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::foreign::{self, MountWord, Program};
-use super::table::{self, OPTIONS, Rule, Spec, Status};
+use super::table::{self, OPTIONS, Rule, Spec};
 use super::value::Value;
 use super::{Error, file, value};
 use crate::units::ByteSize;
@@ -29,6 +29,14 @@ pub struct Input {
     pub options: Vec<String>,
     /// Unknown words of `-o` are reported instead of refused (mount -s).
     pub sloppy: bool,
+}
+
+impl Input {
+    /// What is said of an option outside of files, unread: also when something else in here cannot be used.
+    pub fn said(&self, name: &str) -> Option<String> {
+        let options: Vec<_> = self.options.iter().flat_map(|list| split(list)).collect();
+        said(self, &options, name)
+    }
 }
 
 /// Where a value came from.
@@ -79,7 +87,7 @@ impl Values {
         let mut values = Self { program: input.program, ..Self::default() };
         values.defaults();
         let options: Vec<_> = input.options.iter().flat_map(|list| split(list)).collect();
-        if let Some(path) = config_path(input, &options) {
+        if let Some(path) = said(input, &options, "config") {
             values.take_file(Path::new(&path))?;
         }
         values.take_environment(&input.environment)?;
@@ -93,6 +101,7 @@ impl Values {
             }
         }
         values.take_places(&input.places)?;
+        values.note_what_mountpoint_forbids(input);
         Ok(values)
     }
 
@@ -108,11 +117,7 @@ impl Values {
 
     fn defaults(&mut self) {
         for spec in OPTIONS {
-            let own = match self.program {
-                Program::Native => None,
-                Program::Ossfs => spec.ossfs,
-                Program::Ossfs2 => spec.ossfs2,
-            };
+            let own = spec.default_of(self.program);
             let origin = if own.is_some() { Origin::DefaultOf(self.program) } else { Origin::Default };
             if let Some(text) = own.or(spec.default) {
                 let value = spec.kind.parse(text).expect("a test parses every default of the table");
@@ -153,12 +158,25 @@ impl Values {
         Ok(())
     }
 
+    /// Mountpoint removes and replaces nothing unless it is told that it may.
+    fn note_what_mountpoint_forbids(&mut self, input: &Input) {
+        let allows = |word: &str| input.flags.iter().any(|(name, _)| name.replace('_', "-") == word);
+        if self.program == Program::Mountpoint && !self.flag("read-only") && !(allows("allow-delete") && allows("allow-overwrite")) {
+            self.notes.push(
+                "without --allow-delete and --allow-overwrite mount-s3 forbids to remove and to replace files; windlass does not: \
+                 mount read-only where nothing may change"
+                    .into(),
+            );
+        }
+    }
+
     /// Names that nobody knows are reported and not refused: Kubernetes puts `WINDLASS_SERVICE_HOST` and the like into
     /// every container of a namespace that has a service of this name.
     fn take_environment(&mut self, environment: &[(String, String)]) -> Result<(), Error> {
         for (name, text) in environment {
             let Some(word) = name.strip_prefix("WINDLASS_") else { continue };
-            let injected = word.starts_with("SERVICE_") || word.starts_with("PORT") || word == "CONFIG" || word == "DAEMON_PARENT";
+            let injected =
+                word.starts_with("SERVICE_") || word.starts_with("PORT") || matches!(word, "CONFIG" | "DAEMON_PARENT" | "HANDOVER");
             if injected || text.is_empty() {
                 continue;
             }
@@ -190,27 +208,17 @@ impl Values {
             self.notes.push(format!("option {word} has no effect: {why}"));
             return Ok(());
         }
+        // `auto_create_bucket=false` asks for nothing.
+        if let Some(why) = foreign::refused(self.program, word).filter(|_| text.and_then(value::flag) != Some(false)) {
+            return Err(Error::Refused { word: word.to_owned(), why });
+        }
         let Some((spec, rule)) = table::find(word) else {
             return Err(Error::Unknown { word: word.to_owned(), origin, nearest: table::nearest(word) });
         };
         self.check_secret(spec, word, &origin)?;
         let Some(text) = apply(rule, spec, text).map_err(|reason| refused(word, text, reason, &origin, spec))? else { return Ok(()) };
         let value = spec.kind.parse(&text).map_err(|reason| refused(word, Some(&text), reason, &origin, spec))?;
-        self.accept(spec, word, value, origin)
-    }
-
-    fn accept(&mut self, spec: &'static Spec, word: &str, value: Value, origin: Origin) -> Result<(), Error> {
-        match spec.status {
-            Status::Later { why, neutral } if !neutral.contains(&value.plain().as_str()) => {
-                if self.program == Program::Native {
-                    return Err(Error::Unavailable { word: word.to_owned(), value: value.plain(), why });
-                }
-                self.notes.push(format!("option {word} is not available in this version and has no effect: {why}"));
-            }
-            _ => {
-                self.set.insert(spec.name, (value, origin));
-            }
-        }
+        self.set.insert(spec.name, (value, origin));
         Ok(())
     }
 
@@ -293,6 +301,7 @@ pub(super) fn apply(rule: Rule, spec: &Spec, text: Option<&str>) -> Result<Optio
             let text = needed()?;
             Some(words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map_or(text, |(_, ours)| ours).to_owned())
         }
+        Rule::FileIn(_) if matches!(text, Some("/dev/stdout" | "/dev/stderr")) => text.map(str::to_owned),
         Rule::FileIn(name) => Some(format!("{}/{name}", needed()?.trim_end_matches('/'))),
         Rule::OrElse(value) => Some(text.unwrap_or(value).to_owned()),
     })
@@ -314,9 +323,12 @@ pub fn split(list: &str) -> Vec<(String, Option<String>)> {
     named.map(|word| word.split_once('=').map_or((word.into(), None), |(n, v)| (n.trim().into(), Some(v.to_owned())))).collect()
 }
 
-/// The file must be known before the places that outrank it are read, so they are asked for it first.
-fn config_path(input: &Input, options: &[(String, Option<String>)]) -> Option<String> {
-    let named = |list: &[(String, Option<String>)]| list.iter().rev().find(|(n, _)| n == "config").and_then(|(_, v)| v.clone());
-    let variable = || input.environment.iter().find(|(name, text)| name == "WINDLASS_CONFIG" && !text.is_empty());
+/// What the places that outrank the file say of an option: the file itself must be known before they are read.
+fn said(input: &Input, options: &[(String, Option<String>)], name: &str) -> Option<String> {
+    let named = |list: &[(String, Option<String>)]| {
+        list.iter().rev().find(|(word, _)| word.replace('_', "-") == name).and_then(|(_, text)| text.clone())
+    };
+    let wanted = format!("WINDLASS_{}", name.replace('-', "_").to_ascii_uppercase());
+    let variable = || input.environment.iter().find(|(name, text)| *name == wanted && !text.is_empty());
     named(options).or_else(|| named(&input.flags)).or_else(|| variable().map(|(_, text)| text.clone()))
 }

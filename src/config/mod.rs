@@ -6,6 +6,7 @@ mod file;
 mod foreign;
 mod gather;
 mod live;
+mod reports;
 mod settings;
 mod source;
 mod table;
@@ -13,9 +14,10 @@ mod value;
 
 use std::path::PathBuf;
 
-pub use foreign::Program;
+pub use foreign::{Program, takes_value};
 pub use gather::{Input, Origin, Values};
 pub use live::change;
+pub use reports::Reports;
 pub use settings::{MountTarget, Place, Preload, Settings, socket_directories};
 pub use source::Source;
 pub use table::{OPTIONS, Spec, find};
@@ -28,8 +30,8 @@ pub enum Error {
     Unknown { word: String, origin: Origin, nearest: Option<String> },
     #[error("{word}={text} ({origin}): {reason}")]
     Value { word: String, text: String, reason: String, origin: Origin },
-    #[error("{word}={value} is not available in this version: {why}")]
-    Unavailable { word: String, value: String, why: &'static str },
+    #[error("{word} cannot be done: {why}")]
+    Refused { word: String, why: &'static str },
     #[error(
         "{word} on a command line can be read by every user of this machine: put it into a file that only you can read \
          (--passwd-file, --config with mode 600) or into the environment"

@@ -2,7 +2,7 @@
 //! input the layers get their own defaults.
 
 use std::os::fd::RawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::gather::{Input, Origin, Values};
@@ -10,9 +10,11 @@ use super::source::{self, Source};
 use super::table::OPTIONS;
 use super::value::Value;
 use super::{Error, Program};
+use crate::budget::Allowance;
+use crate::handover::Meeting;
 use crate::reader::ReadMode;
 use crate::spill::Bounds;
-use crate::store::{CredentialOptions, Dialect, KeyFiles, Signature, Sse, StaticKeys, WebIdentity};
+use crate::store::{CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, WebIdentity};
 use crate::units::ByteSize;
 use crate::{admin, budget, fuse, logging, reader, store, vfs, writer};
 
@@ -55,6 +57,8 @@ pub struct Settings {
     pub foreground: bool,
     /// A file that exists while the mount answers.
     pub ready_file: Option<PathBuf>,
+    /// SIGTERM ends nothing.
+    pub ignores_sigterm: bool,
     /// What went on although it may surprise, one line each: logged once, when the log is there.
     pub notes: Vec<String>,
 }
@@ -115,7 +119,7 @@ impl Preload {
         Ok(Self {
             store: values.store(&source)?,
             reader: reader::Options { mode: ReadMode::Cached, ..values.reader() },
-            budget: budget::Options { memory_limit: values.size("memory-limit") },
+            budget: values.budget(),
             // What is asked for lies below the bucket, file or directory.
             vfs: vfs::Options { prefix: String::new(), ..values.vfs(&source) },
             directory,
@@ -149,7 +153,7 @@ impl Settings {
         let settings = Self {
             store: values.store(&source)?,
             reader: values.reader(),
-            budget: budget::Options { memory_limit: values.size("memory-limit") },
+            budget: values.budget(),
             vfs: values.vfs(&source),
             fuse: values.fuse(),
             admin: values.admin(environment)?,
@@ -157,8 +161,9 @@ impl Settings {
             read_only: values.flag("read-only"),
             drain_timeout: values.time("drain-timeout"),
             logging: values.logging()?,
-            foreground: values.flag("foreground"),
+            foreground: values.is_foreground(),
             ready_file: values.path("ready-file"),
+            ignores_sigterm: values.text("on-sigterm").as_deref() == Some("ignore"),
             notes: values.all_notes(),
             source,
             mountpoint,
@@ -207,12 +212,12 @@ impl Settings {
 }
 
 impl Values {
-    /// Every option as a line of a TOML file, with the origin as a comment. What is not set, or not available, is a
+    /// Every option as a line of a TOML file, with the origin as a comment. What is not set is a
     /// comment altogether, so that the text can be used as a file.
     pub fn to_toml(&self) -> String {
         let mut text = String::new();
         let mut group = "";
-        for spec in OPTIONS.iter().filter(|spec| spec.is_ready() || self.get(spec.name).is_some()) {
+        for spec in OPTIONS {
             if spec.group != group {
                 group = spec.group;
                 text += &format!("\n# {group}\n");
@@ -225,6 +230,29 @@ impl Values {
             };
         }
         text.trim_start().to_owned()
+    }
+
+    /// Where a mount is handed over, and how long is waited for that; none: source and mount point say what is mounted.
+    ///
+    /// # Errors
+    /// When it is no place, or the mount point is named too.
+    pub fn meeting(&self) -> Result<Option<(Meeting, Duration)>, Error> {
+        let Some(text) = self.text("fd-socket") else { return Ok(None) };
+        if self.get("mountpoint").is_some() {
+            return Err(Error::Conflict("fd-socket stands in place of MOUNTPOINT: give one of them".into()));
+        }
+        let meeting = text.parse().map_err(|reason| self.refused("fd-socket", text, reason))?;
+        Ok(Some((meeting, self.time("fd-socket-timeout"))))
+    }
+
+    /// Whether it stays attached.
+    pub fn is_foreground(&self) -> bool {
+        self.flag("foreground")
+    }
+
+    fn refused(&self, word: &str, text: String, reason: String) -> Error {
+        let origin = self.get(word).map_or(Origin::Default, |(_, origin)| origin.clone());
+        Error::Value { word: word.into(), text, reason, origin }
     }
 
     fn source(&self, environment: &[(String, String)]) -> Result<Source, Error> {
@@ -280,6 +308,7 @@ impl Values {
             request_timeout: self.time("request-timeout"),
             stall_timeout: self.time("stall-timeout"),
             redirect_hosts: self.redirect_hosts()?,
+            exits: self.exits()?,
             sse: self.sse()?.0,
             sse_key_id: self.sse()?.1,
             storage_class: self.text("storage-class"),
@@ -323,6 +352,15 @@ impl Values {
             (_, None) => Ok((sse, None)),
             (_, Some(_)) => Err(Error::Conflict("sse-key-id goes with sse=kms".into())),
         }
+    }
+
+    fn exits(&self) -> Result<Vec<Exit>, Error> {
+        let Some(list) = self.text("bind") else { return Ok(Vec::new()) };
+        let exits: Result<_, String> = list.split([',', ' ', ';']).filter(|word| !word.is_empty()).map(str::parse).collect();
+        exits.map_err(|reason| {
+            let origin = self.get("bind").map_or(Origin::Default, |(_, origin)| origin.clone());
+            Error::Value { word: "bind".into(), text: list.clone(), reason, origin }
+        })
     }
 
     fn redirect_hosts(&self) -> Result<Vec<String>, Error> {
@@ -369,6 +407,22 @@ impl Values {
             // ossfs takes the whole address of the metadata service, whose last part is the role.
             ram_role: self.text("ram-role").map(|role| role.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned()),
         })
+    }
+
+    /// The default of another program counts only where there is so much.
+    fn budget(&self) -> budget::Options {
+        let said = self.size("memory-limit");
+        let is_default = matches!(self.get("memory-limit"), Some((_, Origin::DefaultOf(_))));
+        let memory_limit = if is_default { said.map(|limit| limit.min(budget::default_limit(Path::new("/")))) } else { said };
+        budget::Options { memory_limit }
+    }
+
+    /// What may surprise about the memory that was asked for.
+    fn too_much_memory(&self) -> Option<String> {
+        let limit = self.budget().memory_limit?;
+        let Allowance { bytes, by } = budget::available(Path::new("/")).filter(|left| left.bytes / 2 < limit.as_u64())?;
+        let left = ByteSize::mib(bytes >> 20);
+        Some(format!("memory-limit={limit} is more than half of the {left} that {by} leaves: the kernel may end the mount when it is used"))
     }
 
     fn reader(&self) -> reader::Options {
@@ -431,22 +485,25 @@ impl Values {
     }
 
     fn admin(&self, environment: &[(String, String)]) -> Result<admin::Options, Error> {
-        let metrics = self.text("metrics-listen").map(|text| {
-            text.parse().map_err(|reason| {
-                let origin = self.get("metrics-listen").map_or(Origin::Default, |(_, origin)| origin.clone());
-                Error::Value { word: "metrics-listen".into(), text: text.clone(), reason, origin }
-            })
-        });
+        let metrics = self.text("metrics-listen").map(|text| text.parse().map_err(|reason| self.refused("metrics-listen", text, reason)));
         let directories = socket_directories(rustix::process::geteuid().as_raw(), environment);
-        Ok(admin::Options { directories, metrics: metrics.transpose()? })
+        let files = self.text("metrics-dir").map(|text| match text.as_str() {
+            "auto" => admin::MetricsDir::OfTheDriver,
+            path => admin::MetricsDir::At(std::path::absolute(path).unwrap_or_else(|_| path.into())),
+        });
+        Ok(admin::Options { directories, metrics: metrics.transpose()?, files })
     }
 
     fn fuse(&self) -> fuse::Options {
+        let defaults = fuse::Options::default();
         fuse::Options {
             allow_other: self.flag("allow-other"),
             allow_root: self.flag("allow-root"),
             auto_unmount: self.flag("auto-unmount"),
             nonempty: self.flag("nonempty"),
+            max_readahead: self
+                .size("max-readahead")
+                .map_or(defaults.max_readahead, |size| u32::try_from(size.as_u64()).expect("the table bounds it")),
             mount_flags: self.mount_flags.clone(),
         }
     }
@@ -466,7 +523,7 @@ impl Values {
     }
 
     fn all_notes(&self) -> Vec<String> {
-        self.notes.clone()
+        self.notes.iter().cloned().chain(self.too_much_memory()).collect()
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::foreign::Program;
 use super::value::Kind;
 use crate::units::ByteSize;
 
@@ -23,10 +24,10 @@ pub struct Spec {
     pub ossfs: Option<&'static str>,
     /// Default under the name of ossfs2, where it differs.
     pub ossfs2: Option<&'static str>,
+    /// Default under the name of Mountpoint, where it differs.
+    pub mountpoint: Option<&'static str>,
     /// Other spellings.
     pub aliases: &'static [Alias],
-    /// Whether this version can do it.
-    pub status: Status,
     /// Whether `mount` has a flag of this name; the others are positional, or must not be seen in a process list.
     pub has_flag: bool,
     /// One letter for the flag.
@@ -58,21 +59,20 @@ pub enum Rule {
     Opposite,
     /// These words become those; others stay as they are.
     Words(&'static [(&'static str, &'static str)]),
-    /// A directory: the option is this file in it.
+    /// A directory: the option is this file in it. The standard streams are files already.
     FileIn(&'static str),
     /// Without a value it means this one.
     OrElse(&'static str),
 }
 
-/// Whether this version can do it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
-    Ready,
-    /// Known, checked and refused with this reason, except for the values that mean what is done anyway.
-    Later {
-        why: &'static str,
-        neutral: &'static [&'static str],
-    },
+impl Rule {
+    /// Whether the word stands alone on a command line.
+    pub fn is_switch(self, spec: &Spec) -> bool {
+        match self {
+            Self::Sets(_) | Self::Opposite | Self::OrElse(_) => true,
+            _ => spec.kind.is_flag(),
+        }
+    }
 }
 
 impl Spec {
@@ -86,9 +86,14 @@ impl Spec {
         self.kind == Kind::Secret
     }
 
-    /// Whether help and completions show it.
-    pub fn is_ready(&self) -> bool {
-        self.status == Status::Ready
+    /// Its default under the name of another program, where it differs.
+    pub fn default_of(&self, program: Program) -> Option<&'static str> {
+        match program {
+            Program::Native => None,
+            Program::Ossfs => self.ossfs,
+            Program::Ossfs2 => self.ossfs2,
+            Program::Mountpoint => self.mountpoint,
+        }
     }
 }
 
@@ -158,7 +163,7 @@ mod tests {
     #[test]
     fn every_default_is_a_valid_value() {
         for spec in OPTIONS {
-            for text in [spec.default, spec.ossfs, spec.ossfs2].into_iter().flatten() {
+            for text in [spec.default, spec.ossfs, spec.ossfs2, spec.mountpoint].into_iter().flatten() {
                 assert!(spec.kind.parse(text).is_ok(), "{} = {text}", spec.name);
             }
         }

@@ -4,9 +4,11 @@
 use std::io::{self, IoSlice};
 use std::mem::size_of;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use zerocopy::IntoBytes;
 
+use super::device::mounted_as;
 use super::wire::{NotifyEntry, NotifyInode, OutHeader, notify};
 use crate::sys;
 use crate::vfs::Inode;
@@ -22,12 +24,22 @@ impl Channel {
         Self { device }
     }
 
+    /// The number of the device that is mounted over it, where the kernel tells.
+    pub fn mounted_as(&self) -> Option<String> {
+        mounted_as(self.device.as_fd())
+    }
+
     /// Another descriptor of the same connection, so that threads do not meet at one.
     ///
     /// # Errors
     /// When /dev/fuse cannot be opened, as in a container that was given nothing but a descriptor.
     pub fn another(&self) -> io::Result<Self> {
         sys::another_fuse_device(self.device.as_fd()).map(Self::new)
+    }
+
+    /// Waits until there is a message, at most for `time`; whether there is one, or the end of them.
+    pub fn has_message(&self, time: Duration) -> io::Result<bool> {
+        Ok(sys::readiness(self.device.as_fd(), time)? != sys::Readiness::Nothing)
     }
 
     /// Waits for a message; none when the mount is gone.

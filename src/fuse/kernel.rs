@@ -9,14 +9,14 @@ use std::process::Command;
 use rustix::mount::UnmountFlags;
 
 /// KiB of read-ahead. The kernel's 128 makes it read in 128 KiB pieces; from one READ (1 MiB) on more brings nothing.
-const READ_AHEAD_KIB: u32 = 1024;
+pub(super) const READ_AHEAD_KIB: u32 = 1024;
 
 /// Raises the read-ahead of the mount at `mountpoint`. Only root can; without it reads are smaller, not wrong.
-pub(super) fn set_read_ahead(mountpoint: &Path) {
+pub fn set_read_ahead(mountpoint: &Path, kib: u32) {
     let Some(device) = device_of(mountpoint) else { return };
     let path = PathBuf::from(format!("/sys/class/bdi/{device}/read_ahead_kb"));
-    match fs::write(&path, READ_AHEAD_KIB.to_string()) {
-        Ok(()) => tracing::debug!(path = %path.display(), kib = READ_AHEAD_KIB, "read-ahead set"),
+    match fs::write(&path, kib.to_string()) {
+        Ok(()) => tracing::debug!(path = %path.display(), kib, "read-ahead set"),
         Err(error) => {
             tracing::info!(path = %path.display(), %error, "read-ahead stays at the kernel's default: buffered reads will be slower")
         }
@@ -35,7 +35,7 @@ fn version_of(release: &str) -> (u32, u32) {
 }
 
 /// `major:minor` of what is mounted at `mountpoint`, from proc_pid_mountinfo(5), which unlike stat(2) asks no daemon.
-pub(super) fn device_of(mountpoint: &Path) -> Option<String> {
+pub fn device_of(mountpoint: &Path) -> Option<String> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
     let wanted = escape(mountpoint.as_os_str().as_bytes());
     // The last line for a path is the mount on top.

@@ -1,4 +1,5 @@
-//! The edge of the kernel. fuser mounts and agrees with it on how they speak; from then on the threads here read its requests (`session`),
+//! The edge of the kernel. fuser mounts and agrees with it on how they speak (over a descriptor that somebody else mounted that is done in
+//! `init`); from then on the threads here read its requests (`session`),
 //! take them apart (`request`, `wire`), and answer (`reply`). What they mean is decided in `vfs`.
 //!
 //! fuser's own loop is not used: a reply there cannot be given when who waits for it is killed, a read across chunks is put together before
@@ -8,6 +9,7 @@ mod backing;
 mod changing;
 mod channel;
 mod convert;
+mod device;
 mod directories;
 mod door;
 mod filesystem;
@@ -33,7 +35,9 @@ use tokio::runtime::Handle;
 use crate::admin::Observer;
 use crate::vfs::{Edits, Files, Names};
 
-pub use kernel::unmount;
+pub use device::{Flaw, adopt, check, is_fuse};
+pub use init::Agreed;
+pub use kernel::{device_of, set_read_ahead, unmount};
 pub use options::Options;
 pub use session::Session;
 
@@ -62,22 +66,26 @@ pub struct Tree {
 /// # Errors
 /// What mount(2) or fusermount3 said.
 pub fn mount(tree: Tree, runtime: Handle, mountpoint: &Path, name: &str, options: &Options) -> io::Result<Session> {
-    let (wishes, read_only) = (tree.wishes(), tree.edits.is_none());
+    let (wishes, read_only) = (tree.wishes(options), tree.edits.is_none());
     Session::mount(|admitted| tree.serve(admitted, runtime), wishes, mountpoint, name, options, read_only)
 }
 
-/// Serves the same tree over a /dev/fuse descriptor that is mounted already. Needs no privilege.
+/// Serves the same tree over a /dev/fuse descriptor that is mounted already, and over `clones` of it, one for a thread. Needs no privilege.
 ///
 /// # Errors
-/// When the descriptor does not speak FUSE, or is not mounted.
-pub fn attach(tree: Tree, runtime: Handle, fd: OwnedFd) -> io::Result<Session> {
-    let wishes = tree.wishes();
-    Session::attach(|admitted| tree.serve(admitted, runtime), wishes, fd)
+/// When the descriptor does not speak FUSE, is not mounted, or somebody else serves it.
+pub fn attach(tree: Tree, runtime: Handle, fd: OwnedFd, clones: Vec<OwnedFd>, options: &Options) -> io::Result<Session> {
+    let wishes = tree.wishes(options);
+    Session::attach(|admitted| tree.serve(admitted, runtime), wishes, fd, clones)
 }
 
 impl Tree {
-    fn wishes(&self) -> Wishes {
-        Wishes { listings_tell_attributes: self.names.listings_tell_attributes(), passthrough: self.files.may_be_on_disk() }
+    fn wishes(&self, options: &Options) -> Wishes {
+        Wishes {
+            listings_tell_attributes: self.names.listings_tell_attributes(),
+            passthrough: self.files.may_be_on_disk(),
+            max_readahead: options.max_readahead,
+        }
     }
 
     fn serve(self, admitted: Admitted, runtime: Handle) -> Bucket {

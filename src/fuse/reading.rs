@@ -13,6 +13,7 @@ use super::reply::{Data, Reply};
 
 impl Bucket {
     pub(super) fn read(&self, asker: Asker<'_>, handle: HandleId, offset: u64, size: u32) {
+        self.metrics.longest_read_bytes.record(size.into());
         if self.reads_draft(handle, asker.ino()) {
             return self.read_draft(asker, handle, offset, size);
         }

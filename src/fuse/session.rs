@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, size_of};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,13 +16,15 @@ use fuser::{Config, MountOption, SessionACL};
 use rustix::mount::UnmountFlags;
 use tokio::sync::watch;
 
+use crate::sys::{HUGE_PAGE, Memory, Window};
 use crate::vfs::{Expired, Inode};
 
 use super::channel::Channel;
 use super::filesystem::{Admitted, Asker, Bucket};
-use super::init::Wishes;
+use super::init::{Agreed, Wishes, agree};
 use super::interrupt::look_after;
 use super::request::{Operation, decode};
+use super::wire::{InHeader, WriteIn};
 use super::{MAX_WRITE, Options, kernel};
 
 /// More threads than cores lose half of the throughput of many parallel readers.
@@ -31,16 +33,23 @@ fn threads() -> usize {
 }
 
 /// Room for the largest message: a WRITE, behind a page of its own (`fuse_dev_do_read` wants no less).
-const MESSAGE_BYTES: usize = MAX_WRITE as usize + 4096;
+const MESSAGE_BYTES: usize = MAX_WRITE as usize + PAGE;
+
+const PAGE: usize = 4096;
+
+/// Where a message begins in its memory: so that what a WRITE brings, behind two headers, begins with a page and the kernel copies whole pages.
+const LEAD: usize = PAGE - WRITE_HEADERS;
+
+/// `struct fuse_in_header` and `struct fuse_write_in`.
+const WRITE_HEADERS: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
 /// A session whose threads answer the kernel.
 pub struct Session {
     mountpoint: Option<PathBuf>,
     channel: Arc<Channel>,
     ended: watch::Receiver<bool>,
-    /// Dropped, it would unmount what is at the mount point then, which may be somebody else's; and fusermount3 unmounts when its end of it
-    /// closes.
-    _mount: ManuallyDrop<fuser::Session<Wishes>>,
+    /// What was agreed on over a descriptor.
+    agreed: Option<Agreed>,
 }
 
 impl fmt::Debug for Session {
@@ -67,36 +76,45 @@ impl Session {
             SessionACL::RootAndOwner => Admitted::UserAndRoot(user),
             SessionACL::Owner => Admitted::User(user),
         };
-        let session = fuser::Session::new(wishes, &mountpoint, &config)?;
-        let session = Self::run(session, bucket(admitted), Some(mountpoint.clone())).inspect_err(|_| {
+        // Dropped, it would unmount what is at the mount point then, which may be somebody else's; and fusermount3 unmounts when its end
+        // of it closes.
+        let session = ManuallyDrop::new(fuser::Session::new(wishes, &mountpoint, &config)?);
+        let channel = session.as_fd().try_clone_to_owned().map(Channel::new);
+        let session = channel.and_then(|channel| Self::run(channel, Vec::new(), bucket(admitted), Some(mountpoint.clone())));
+        let session = session.inspect_err(|_| {
             // Nobody would ever answer there.
             let _ = kernel::unmount(&mountpoint, UnmountFlags::DETACH);
         })?;
-        kernel::set_read_ahead(&mountpoint);
+        kernel::set_read_ahead(&mountpoint, kernel::READ_AHEAD_KIB.min(options.max_readahead >> 10));
         Ok(session)
     }
 
-    /// Serves what `bucket` makes over a /dev/fuse descriptor that is mounted already.
-    pub(super) fn attach(bucket: impl FnOnce(Admitted) -> Bucket, wishes: Wishes, fd: OwnedFd) -> io::Result<Self> {
+    /// Serves what `bucket` makes over a /dev/fuse descriptor that is mounted already, and over `clones` of it.
+    pub(super) fn attach(bucket: impl FnOnce(Admitted) -> Bucket, wishes: Wishes, fd: OwnedFd, clones: Vec<OwnedFd>) -> io::Result<Self> {
+        let channel = Channel::new(fd);
+        let agreed = agree(&channel, wishes)?;
         // The mount options of who mounted it decide who may enter.
-        let session = fuser::Session::from_fd(wishes, fd, SessionACL::All, Config::default())?;
-        Self::run(session, bucket(Admitted::All), None)
+        let session = Self::run(channel, clones, bucket(Admitted::All), None)?;
+        Ok(Self { agreed: Some(agreed), ..session })
     }
 
-    fn run(mount: fuser::Session<Wishes>, bucket: Bucket, mountpoint: Option<PathBuf>) -> io::Result<Self> {
-        let mount = ManuallyDrop::new(mount);
-        let channel = Arc::new(Channel::new(mount.as_fd().try_clone_to_owned()?));
+    fn run(channel: Channel, clones: Vec<OwnedFd>, bucket: Bucket, mountpoint: Option<PathBuf>) -> io::Result<Self> {
+        let channel = Arc::new(channel);
         let ended = watch::Sender::new(false);
-        let session = Self { mountpoint, channel: Arc::clone(&channel), ended: ended.subscribe(), _mount: mount };
+        let session = Self { mountpoint, channel: Arc::clone(&channel), ended: ended.subscribe(), agreed: None };
         bucket.runtime.spawn(look_after(Arc::clone(&bucket.waits), ended.subscribe()));
         // Dropped by the last of the threads.
         let served = Arc::new((bucket, End(ended)));
+        let mut clones = clones.into_iter().map(Channel::new);
         for number in 0..threads() {
-            // Every thread gets a descriptor of its own where /dev/fuse can be opened; inside a container without the device they share one.
-            let channel =
-                if number == 0 { Arc::clone(&channel) } else { channel.another().map_or_else(|_| Arc::clone(&channel), Arc::new) };
+            // Every thread gets a descriptor of its own: one that came in, or a new one where /dev/fuse can be opened. Inside a container
+            // without the device the others share one.
+            let mut own = || clones.next().map_or_else(|| channel.another(), Ok);
+            let channel = if number == 0 { Arc::clone(&channel) } else { own().map_or_else(|_| Arc::clone(&channel), Arc::new) };
             let served = Arc::clone(&served);
-            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel))?;
+            // Of huge pages: the kernel looks up every page that it writes to.
+            let memory = Window::new(Memory::map((LEAD + MESSAGE_BYTES).next_multiple_of(HUGE_PAGE))?, LEAD + MESSAGE_BYTES);
+            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel, memory))?;
         }
         Ok(session)
     }
@@ -107,9 +125,18 @@ impl Session {
         let _ = self.ended.clone().wait_for(|&ended| ended).await;
     }
 
-    /// The device of what was mounted here, as `major:minor`. None for a descriptor: where that is mounted this process cannot see.
+    /// The device of what is mounted, as `major:minor`. None for a descriptor where the kernel does not tell of what: where that is mounted
+    /// this process cannot see.
     pub fn device(&self) -> Option<String> {
-        self.mountpoint.as_deref().and_then(kernel::device_of)
+        match &self.mountpoint {
+            Some(mountpoint) => kernel::device_of(mountpoint),
+            None => self.channel.mounted_as(),
+        }
+    }
+
+    /// What was agreed on with the kernel, where that was not fuser's business.
+    pub fn agreed(&self) -> Option<Agreed> {
+        self.agreed
     }
 
     /// Drops the kernel's attributes of inodes, and names that it believes to be there or not. Waits for lookups in the same directories
@@ -172,10 +199,10 @@ impl Drop for End {
 }
 
 /// Answers requests until the mount is gone.
-fn serve(bucket: &Bucket, channel: &Arc<Channel>) {
-    let mut message = vec![0; MESSAGE_BYTES];
+fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut memory: Window<Memory>) {
+    let message = &mut memory.bytes_mut()[LEAD..];
     loop {
-        let len = match channel.receive(&mut message) {
+        let len = match channel.receive(message) {
             Ok(Some(len)) => len,
             Ok(None) => return,
             Err(error) => {

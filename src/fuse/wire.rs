@@ -28,6 +28,7 @@ pub(super) mod opcode {
     pub const LISTXATTR: u32 = 23;
     pub const REMOVEXATTR: u32 = 24;
     pub const FLUSH: u32 = 25;
+    pub const INIT: u32 = 26;
     pub const OPENDIR: u32 = 27;
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
@@ -84,6 +85,8 @@ macro_rules! structures {
 structures! {
     /// Before every request.
     InHeader { len: u32, opcode: u32, unique: u64, ino: u64, uid: u32, gid: u32, thread: u32, extensions_len: u16, padding: u16, }
+    /// What a kernel before 7.36 sends; later ones send more flags behind it.
+    InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, }
     ForgetIn { lookups: u64, }
     ForgetOne { ino: u64, lookups: u64, }
     BatchForgetIn { count: u32, dummy: u32, }
@@ -115,6 +118,10 @@ structures! {
 structures! {
     /// Before every answer.
     OutHeader { len: u32, error: i32, unique: u64, }
+    InitOut {
+        major: u32, minor: u32, max_readahead: u32, flags: u32, max_background: u16, congestion_threshold: u16, max_write: u32, time_gran: u32,
+        max_pages: u16, map_alignment: u16, flags2: u32, max_stack_depth: u32, unused: [u32; 6],
+    }
     Attr {
         ino: u64, size: u64, blocks: u64, atime: u64, mtime: u64, ctime: u64, atime_nanos: u32, mtime_nanos: u32, ctime_nanos: u32, mode: u32,
         nlink: u32, uid: u32, gid: u32, rdev: u32, block_size: u32, flags: u32,
@@ -148,6 +155,8 @@ mod tests {
         let sizes = [
             (size_of::<InHeader>(), 40),
             (size_of::<OutHeader>(), 16),
+            (size_of::<InitIn>(), 16),
+            (size_of::<InitOut>(), 64),
             (size_of::<SetattrIn>(), 88),
             (size_of::<ReadIn>(), 40),
             (size_of::<WriteIn>(), 40),

@@ -2,10 +2,20 @@
 //! the privilege to mount sends, who serves the mount receives. It mounts nothing and reads no option. Invariant: a descriptor that came in is
 //! owned by whoever has the message, and none outlives it.
 
+mod keeper;
+mod line;
 mod link;
+mod meeting;
 mod message;
+mod passed;
 mod place;
+mod wishes;
 
+pub use keeper::{Keeper, Report, Trouble};
+pub use line::{Failed, Line};
 pub use link::{Error, Link};
+pub use meeting::Meeting;
 pub use message::{Environment, Message};
+pub use passed::Passed;
 pub use place::{Door, Place};
+pub use wishes::{Wish, Wishes};

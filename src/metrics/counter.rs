@@ -61,6 +61,32 @@ impl Metric for Sharded {
     }
 }
 
+/// The largest of the numbers so far. Most are not larger, and only look.
+#[derive(Debug, Default)]
+pub struct Largest(AtomicU64);
+
+impl Largest {
+    /// One more number.
+    pub fn record(&self, n: u64) {
+        if self.0.load(Relaxed) < n {
+            self.0.fetch_max(n, Relaxed);
+        }
+    }
+
+    /// The largest, 0 before the first.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Metric for Largest {
+    const TYPE: Type = Type::Gauge;
+
+    fn read(&self) -> Reading {
+        Reading::Number(self.get())
+    }
+}
+
 /// A number of this thread, from 0 on in the order in which threads count something for the first time.
 pub(super) fn line() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -96,6 +122,15 @@ mod tests {
         });
         let sum = 2 * LINES as u64 * 999 * 500;
         assert_eq!((one.get(), many.get()), (sum, sum));
+    }
+
+    #[test]
+    fn the_largest_stays() {
+        let largest = Largest::default();
+        for n in [3, 7, 5] {
+            largest.record(n);
+        }
+        assert_eq!(largest.get(), 7);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::leave::Exit;
+
 /// Which protocol the endpoint speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
@@ -114,6 +116,8 @@ pub struct Options {
     pub credentials: CredentialOptions,
     /// Hosts besides the endpoints that may see our signature when a data GET is redirected to them: `host`, `host:port`, or `.domain`.
     pub redirect_hosts: Vec<String>,
+    /// From where connections leave, in turns; none: as the routing table says.
+    pub exits: Vec<Exit>,
     /// How the store encrypts what is written.
     pub sse: Sse,
     /// With [`Sse::Kms`]: which key; none is the account's own.
@@ -148,6 +152,7 @@ impl Default for Options {
             signature: Signature::V4,
             credentials: CredentialOptions::default(),
             redirect_hosts: Vec::new(),
+            exits: Vec::new(),
             sse: Sse::None,
             sse_key_id: None,
             storage_class: None,

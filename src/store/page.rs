@@ -8,6 +8,7 @@ use reqwest::Response;
 use tokio::time::timeout;
 
 use super::answer;
+use super::leave::Clients;
 use super::listing::{self, ListingError, Tokens};
 use super::range::SignedGet;
 use super::{Error, ErrorKind, Key, ListPage, Op, Result, Tell};
@@ -35,14 +36,14 @@ pub(super) enum Answered {
 /// The HTTP client of listings.
 #[derive(Clone, Debug)]
 pub(super) struct PageClient {
-    http: reqwest::Client,
+    http: Clients,
     stall_timeout: Duration,
     tokens: Tokens,
 }
 
 impl PageClient {
-    /// `http` comes from [`client_builder`](super::range::client_builder).
-    pub fn new(http: reqwest::Client, stall_timeout: Duration, tokens: Tokens) -> Self {
+    /// `http` comes from [`clients`](super::range::clients).
+    pub fn new(http: Clients, stall_timeout: Duration, tokens: Tokens) -> Self {
         Self { http, stall_timeout, tokens }
     }
 
@@ -57,7 +58,7 @@ impl PageClient {
     }
 
     async fn ask(&self, signed: SignedGet, prefix: &Key, attempt: &mut Attempt, tell: &Tell<'_>) -> Result<Answered> {
-        let sent = self.http.get(signed.url).headers(signed.headers).send();
+        let sent = self.http.next().get(signed.url).headers(signed.headers).send();
         let mut response = match timeout(self.stall_timeout, sent).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(answer::transport(Op::List, prefix, &error)),

@@ -25,6 +25,7 @@ use super::answer::{self, Answer};
 use super::connecting::Counting;
 use super::credentials::Edition;
 use super::endpoint;
+use super::leave::Clients;
 use super::plain::{self, Failure};
 use super::redirect::{self, AllowList, MAX_HOPS, Remembered, Target};
 use super::{ETag, Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
@@ -95,7 +96,12 @@ impl SignGet for Remembering<'_> {
     }
 }
 
-/// The settings that every HTTP client of a dialect shares.
+/// The HTTP clients of a dialect.
+pub(super) fn clients(options: &Options, metrics: &Arc<Metrics>) -> reqwest::Result<Clients> {
+    Clients::build(&options.exits, || client_builder(options, metrics))
+}
+
+/// The settings that they share.
 pub(super) fn client_builder(options: &Options, metrics: &Arc<Metrics>) -> reqwest::ClientBuilder {
     let builder = reqwest::Client::builder().connector_layer(Counting(Arc::clone(metrics)));
     let builder = if endpoint::goes_through_proxy(options.endpoint.as_deref()) { builder } else { builder.no_proxy() };
@@ -116,7 +122,7 @@ pub(super) fn client_builder(options: &Options, metrics: &Arc<Metrics>) -> reqwe
 /// The HTTP client of the data path.
 #[derive(Clone, Debug)]
 pub(super) struct RangeClient {
-    http: reqwest::Client,
+    http: Clients,
     plain: plain::Client,
     /// The store sends ranges in a form that `plain` does not read.
     library_only: Arc<AtomicBool>,
@@ -127,13 +133,13 @@ pub(super) struct RangeClient {
 }
 
 impl RangeClient {
-    /// `http` comes from [`client_builder`].
-    pub fn new(http: reqwest::Client, options: &Options, metrics: Arc<Metrics>) -> Self {
+    /// `http` comes from [`clients`].
+    pub fn new(http: Clients, options: &Options, metrics: Arc<Metrics>) -> Self {
         let proxied = endpoint::goes_through_proxy(options.endpoint.as_deref());
         let proxies = if proxied { Matcher::from_env() } else { Matcher::builder().build() };
         Self {
             http,
-            plain: plain::Client::new(proxies, options.connect_timeout, Arc::clone(&metrics)),
+            plain: plain::Client::new(proxies, options.connect_timeout, &options.exits, Arc::clone(&metrics)),
             library_only: Arc::default(),
             stall_timeout: options.stall_timeout,
             allowed: AllowList::new(&options.redirect_hosts),
@@ -207,7 +213,7 @@ impl RangeClient {
                 attempt.on_head(response.status().as_u16());
                 attempt = self.metrics.attempt(RequestKind::Get);
             }
-            let sent = self.http.get(target.url.clone()).headers(headers).send().await;
+            let sent = self.http.next().get(target.url.clone()).headers(headers).send().await;
             sent.map(Source::Library).map_err(|error| answer::transport(Op::Get, key, &error))
         };
         let in_time = timeout(self.stall_timeout, sent).await;

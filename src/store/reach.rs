@@ -10,6 +10,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::Url;
 use tokio::time::{Instant, timeout};
 
+use super::leave::{self, Clients, Exit, Turns};
 use super::{Dialect, Key, Op, Options, Result, answer, endpoint, oss, range, s3};
 
 /// Longest wait for the answer to a request that asks for nothing.
@@ -21,7 +22,8 @@ pub struct Way {
     url: Url,
     /// Where requests are signed for, when that is known.
     pub region: Option<String>,
-    http: reqwest::Client,
+    http: Clients,
+    exits: Turns<Exit>,
     connect_timeout: Duration,
     is_proxied: bool,
 }
@@ -65,12 +67,13 @@ impl Way {
             Dialect::S3 => s3::place(options).await?,
             Dialect::Oss => oss::place(options)?,
         };
-        let http = range::client_builder(options, &std::sync::Arc::default()).timeout(PATIENCE.max(options.connect_timeout)).build();
+        let patience = PATIENCE.max(options.connect_timeout);
+        let http = Clients::build(&options.exits, || range::client_builder(options, &std::sync::Arc::default()).timeout(patience));
         let http = http.map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
         let may_be = endpoint::goes_through_proxy(options.endpoint.as_deref());
         let proxy = || url.as_str().parse::<Uri>().is_ok_and(|uri| Matcher::from_env().intercept(&uri).is_some());
         let is_proxied = may_be && proxy();
-        Ok(Self { url, region, http, connect_timeout: options.connect_timeout, is_proxied })
+        Ok(Self { url, region, http, connect_timeout: options.connect_timeout, exits: Turns::new(options.exits.clone()), is_proxied })
     }
 
     /// Name or number.
@@ -109,7 +112,7 @@ impl Way {
         let mut failure = io::Error::other("there is no address to connect to");
         for &address in addresses {
             let began = Instant::now();
-            match timeout(self.connect_timeout, tokio::net::TcpStream::connect(address)).await {
+            match timeout(self.connect_timeout, leave::connect(&address.ip().to_string(), address.port(), self.exits.next())).await {
                 Ok(Ok(_)) => return Ok((address, began.elapsed())),
                 Ok(Err(error)) => failure = error,
                 Err(_) => {
@@ -128,7 +131,7 @@ impl Way {
         let began = Instant::now();
         let mut url = self.url.clone();
         url.set_path("/");
-        let response = self.http.head(url).send().await.map_err(|error| silence(&error))?;
+        let response = self.http.next().head(url).send().await.map_err(|error| silence(&error))?;
         let date = response.headers().get(header::DATE).and_then(|value| httpdate::parse_http_date(value.to_str().ok()?).ok());
         Ok(Spoken { status: response.status().as_u16(), date, took: began.elapsed() })
     }

@@ -1,7 +1,7 @@
 //! Test support: an HTTP server that is nothing but a socket and a script, for answers that no real server gives.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -25,7 +25,8 @@ pub(super) enum Reply {
 pub(super) struct Fake {
     address: SocketAddr,
     heads: Arc<Mutex<Vec<String>>>,
-    connections: Arc<Mutex<usize>>,
+    /// From where connections came.
+    peers: Arc<Mutex<Vec<IpAddr>>>,
     task: JoinHandle<()>,
 }
 
@@ -39,18 +40,18 @@ impl Fake {
     pub async fn start(script: Vec<Reply>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (heads, connections) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
+        let (heads, peers) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
         let script = Arc::new(Mutex::new(VecDeque::from(script)));
-        let (seen, counted) = (heads.clone(), connections.clone());
+        let (seen, noted) = (heads.clone(), peers.clone());
         let task = tokio::spawn(async move {
             let mut served = tokio::task::JoinSet::new();
             loop {
-                let (stream, _) = listener.accept().await.unwrap();
-                *counted.lock() += 1;
+                let (stream, peer) = listener.accept().await.unwrap();
+                noted.lock().push(peer.ip());
                 served.spawn(serve(stream, script.clone(), seen.clone()));
             }
         });
-        Self { address, heads, connections, task }
+        Self { address, heads, peers, task }
     }
 
     pub fn url(&self, path: &str) -> Url {
@@ -63,7 +64,12 @@ impl Fake {
 
     /// How many connections came.
     pub fn connections(&self) -> usize {
-        *self.connections.lock()
+        self.peers.lock().len()
+    }
+
+    /// The addresses that they came from.
+    pub fn peers(&self) -> Vec<IpAddr> {
+        self.peers.lock().clone()
     }
 
     /// The heads of all requests so far, in lower case.

@@ -93,12 +93,6 @@ impl<M> fmt::Debug for FrontReader<M> {
 mod tests {
     use super::*;
 
-    impl AsRef<Memory> for Memory {
-        fn as_ref(&self) -> &Memory {
-            self
-        }
-    }
-
     #[test]
     fn readers_see_what_was_published_and_nothing_else() {
         let (mut writer, reader) = front(Memory::map(4096).unwrap(), 10);

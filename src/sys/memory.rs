@@ -61,6 +61,19 @@ impl Memory {
     }
 }
 
+// For `front` and `Window`, which take what holds a mapping.
+impl AsRef<Memory> for Memory {
+    fn as_ref(&self) -> &Memory {
+        self
+    }
+}
+
+impl AsMut<Memory> for Memory {
+    fn as_mut(&mut self) -> &mut Memory {
+        self
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         unmap(self.start, self.len);

@@ -58,12 +58,6 @@ impl<M> fmt::Debug for Window<M> {
 mod tests {
     use super::*;
 
-    impl AsMut<Memory> for Memory {
-        fn as_mut(&mut self) -> &mut Memory {
-            self
-        }
-    }
-
     #[test]
     fn what_is_written_anywhere_is_read_there() {
         let mut window = Window::new(Memory::map(4096).unwrap(), 100);

@@ -36,10 +36,10 @@ pub async fn remove(store: &Arc<dyn ObjectStore>, key: &Key, at: At, dry_run: bo
     }
     let mut listing = Listing::new(Arc::clone(store), directory_of(key), false);
     while let Some(page) = listing.next().await? {
-        let deleting = page.objects.iter().map(|object| async { delete(store, &object.key, dry_run).await.map(|()| &object.key) });
+        let deleting = page.objects.into_iter().map(|object| async move { delete(store, &object.key, dry_run).await.map(|()| object.key) });
         let mut deleted = stream::iter(deleting).buffered(AT_ONCE);
         while let Some(key) = deleted.try_next().await? {
-            tell(key);
+            tell(&key);
             count += 1;
         }
     }

@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use rustix::process::Signal;
 
 use super::look::Look;
-use super::support::mounts::{Daemon, trial};
+use super::support::mounts::{Daemon, trial, wait_until};
 use super::support::{Kind, S3Server};
 
 pub fn trials() -> Vec<Trial> {
@@ -201,7 +201,8 @@ fn refused() {
     let error = file.sync_all().expect_err("the store refuses it");
     assert_eq!(error.raw_os_error(), Some(libc::EACCES));
     drop(file);
-    assert!(!mount.join("file").exists(), "what did not reach the bucket is not there");
+    // The kernel tells the last close after close(2) has returned.
+    wait_until("what did not reach the bucket is not there", || !mount.join("file").exists());
     server.clear_faults();
     fs::write(mount.join("file"), b"content").expect("now it is taken");
     assert_eq!(server.object("file").expect("it is there"), "content");

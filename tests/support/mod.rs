@@ -3,6 +3,7 @@
 
 mod bucket;
 mod fault;
+pub mod keeper;
 pub mod keyring;
 mod layer;
 mod log;
@@ -15,6 +16,7 @@ pub mod oss_write;
 pub mod python;
 pub mod real_world;
 pub mod s3_server;
+pub mod sandbox;
 pub mod sts;
 pub mod vfs_world;
 

@@ -16,8 +16,8 @@ use tempfile::TempDir;
 use super::s3_server::{BUCKET, REGION, S3Server};
 
 /// Longest wait for a mount to answer or a daemon to end, and how often to look.
-const PATIENCE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(5);
+pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const POLL: Duration = Duration::from_millis(5);
 
 /// A test that needs a mount: ignored, with the reason, where nobody can mount.
 pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {

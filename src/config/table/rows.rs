@@ -1,7 +1,7 @@
 //! The rows of the table, in the order in which `--print-config` and the help show them. Native defaults are those of
 //! the layers' own `Options`; a test keeps the two equal.
 
-use super::{Alias, Kind, Rule, Spec, Status, count, count_or_auto, size, time, ttl};
+use super::{Alias, Kind, Rule, Spec, count, count_or_auto, size, time, ttl};
 use crate::units::ByteSize;
 
 const ROW: Spec = Spec {
@@ -10,8 +10,8 @@ const ROW: Spec = Spec {
     default: None,
     ossfs: None,
     ossfs2: None,
+    mountpoint: None,
     aliases: &[],
-    status: Status::Ready,
     has_flag: true,
     short: None,
     fixed: Some(""),
@@ -28,10 +28,6 @@ const MOUNT: Spec = Spec { group: "Mount", fixed: Some("the kernel was told once
 const LOG: Spec = Spec { group: "Log and daemon", fixed: Some("it is acted on once, at the beginning"), ..ROW };
 const WRITE: Spec = Spec { group: "Writing", fixed: Some("files that are being written were begun by it"), ..ROW };
 const DISK: Spec = Spec { group: "Disk", fixed: Some("the disk was opened by it"), ..ROW };
-
-const fn later(why: &'static str, neutral: &'static [&'static str]) -> Status {
-    Status::Later { why, neutral }
-}
 
 const fn same(word: &'static str) -> Alias {
     Alias { word, rule: Rule::Same }
@@ -55,6 +51,9 @@ const LEVELS: Rule = Rule::Words(&[
     ("inf", "info"),
     ("dbg", "debug"),
 ]);
+
+/// Of Mountpoint, whose shortest is "a few hundred milliseconds, or a second".
+const TTLS: Rule = Rule::Words(&[("indefinite", "-1"), ("minimal", "1s")]);
 
 const CHUNK: Kind = Kind::Size { min: ByteSize::mib(1), max: ByteSize::mib(32), step: ByteSize::mib(1), bare_max: 1023, auto: false };
 const MEMORY: Kind = Kind::Size { min: ByteSize::mib(16), max: ByteSize::gib(16384), step: ByteSize::bytes(1), bare_max: 0, auto: true };
@@ -81,7 +80,7 @@ pub static OPTIONS: &[Spec] = &[
     Spec { name: "prefix", has_flag: false, aliases: &[same("oss_bucket_prefix")], help: "The key prefix that goes with bucket", ..BUCKET },
     Spec {
         name: "endpoint",
-        aliases: &[same("url"), same("host"), same("oss_endpoint")],
+        aliases: &[same("url"), same("host"), same("oss_endpoint"), same("endpoint_url")],
         help: "URL of the store without the bucket; a name alone means https. Default: the store's own address for the region",
         ..BUCKET
     },
@@ -90,7 +89,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "path-style",
         kind: Kind::FlagOrAuto,
         default: Some("auto"),
-        aliases: &[same("use_path_request_style")],
+        aliases: &[same("use_path_request_style"), sets("force_path_style", "true")],
         help: "Address objects as endpoint/bucket/key; auto: when the endpoint is an IP address or localhost",
         ..BUCKET
     },
@@ -99,7 +98,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: Kind::Choice(&["v4", "v1", "none"]),
         default: Some("v4"),
         ossfs: Some("v1"),
-        aliases: &[sets("sigv4", "v4"), sets("sigv1", "v1"), sets("public_bucket", "none")],
+        aliases: &[sets("sigv4", "v4"), sets("sigv1", "v1"), sets("public_bucket", "none"), sets("no_sign_request", "none")],
         help: "How requests are signed: v4, v1 (OSS only), none (public buckets)",
         ..BUCKET
     },
@@ -116,14 +115,14 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "bind",
         aliases: &[same("bind_ips")],
-        status: later("connections leave from the address that the routing table chooses", &[]),
-        help: "Source addresses or interfaces over which connections are spread",
+        help: "Source addresses or interfaces from which connections to the store leave in turns, separated by commas",
         ..BUCKET
     },
     Spec { name: "profile", help: "Named profile of the store's shared credential files", ..ACCESS },
     Spec {
         name: "passwd-file",
         kind: Kind::Path,
+        aliases: &[same("secret_store_dir")],
         help: "File of bucket:key:secret or key:secret lines, readable by its owner only, or a directory with a file for each field, as Kubernetes mounts secrets",
         ..ACCESS
     },
@@ -238,7 +237,12 @@ pub static OPTIONS: &[Spec] = &[
         kind: MEMORY,
         default: Some("auto"),
         ossfs: Some("1024MiB"),
-        aliases: &[unit("direct_read_prefetch_limit", "MiB"), unit("total_mem_limit", "B")],
+        aliases: &[
+            unit("direct_read_prefetch_limit", "MiB"),
+            unit("total_mem_limit", "B"),
+            unit("memory_target", "MiB"),
+            unit("max_memory_target", "MiB"),
+        ],
         help: "Bound of all memory that grows with traffic; auto: a quarter of what the cgroups and the machine leave",
         ..READ
     },
@@ -272,7 +276,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "spill-max",
         kind: DISK_SIZE,
         default: Some("0"),
-        aliases: &[same("disk_data_cache_size")],
+        aliases: &[same("disk_data_cache_size"), unit("max_cache_size", "MiB")],
         help: "Most bytes kept in it; 0: no bound of its own",
         ..DISK
     },
@@ -306,7 +310,8 @@ pub static OPTIONS: &[Spec] = &[
         kind: ttl(),
         default: Some("60s"),
         ossfs: Some("900s"),
-        aliases: &[same("stat_cache_expire"), same("attr_timeout")],
+        mountpoint: Some("1s"),
+        aliases: &[same("stat_cache_expire"), same("attr_timeout"), Alias { word: "metadata_ttl", rule: TTLS }],
         help: "How long attributes and listings are believed; 0 disables the cache, -1 is for ever",
         ..NAMES
     },
@@ -316,7 +321,12 @@ pub static OPTIONS: &[Spec] = &[
         kind: ttl(),
         default: Some("1s"),
         ossfs2: Some("0s"),
-        aliases: &[same("negative_timeout"), sets("disable_noobj_cache", "0"), sets("enable_noobj_cache", "1s")],
+        aliases: &[
+            same("negative_timeout"),
+            sets("disable_noobj_cache", "0"),
+            sets("enable_noobj_cache", "1s"),
+            Alias { word: "negative_metadata_ttl", rule: TTLS },
+        ],
         help: "How long the absence of a name is believed",
         ..NAMES
     },
@@ -383,7 +393,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: PART_SIZE,
         default: Some("8MiB"),
         ossfs: Some("10MiB"),
-        aliases: &[unit("multipart_size", "MiB"), unit("upload_buffer_size", "B")],
+        aliases: &[unit("multipart_size", "MiB"), unit("upload_buffer_size", "B"), unit("part_size", "B"), unit("write_part_size", "B")],
         help: "Part size of uploads; it grows with the file so that 10,000 parts hold it",
         ..WRITE
     },
@@ -403,7 +413,7 @@ pub static OPTIONS: &[Spec] = &[
         help: "Server-side encryption of what is written: on (AES256), kms, or kmsid:KEY",
         ..WRITE
     },
-    Spec { name: "sse-key-id", help: "Key of the server-side encryption with kms", ..WRITE },
+    Spec { name: "sse-key-id", aliases: &[same("sse_kms_key_id")], help: "Key of the server-side encryption with kms", ..WRITE },
     Spec { name: "storage-class", help: "Storage class of what is written, as the store calls it", ..WRITE },
     Spec { name: "acl", aliases: &[same("default_acl")], help: "Canned access list of what is written, such as private", ..WRITE },
     Spec {
@@ -425,18 +435,58 @@ pub static OPTIONS: &[Spec] = &[
         name: "drain-timeout",
         kind: time(0, 86_400),
         default: Some("25s"),
-        help: "How long files that are being written are waited for before the mount ends",
+        help: "How long the end of the mount waits until the bucket has what was written",
         ..MOUNT
     },
     Spec { name: "uid", kind: count(0, u32::MAX as u64 - 1), help: "Owner of all files; default: the mounting user", ..MOUNT },
     Spec { name: "gid", kind: count(0, u32::MAX as u64 - 1), help: "Group of all files; default: the mounting user's", ..MOUNT },
-    Spec { name: "file-mode", kind: Kind::Mode, default: Some("0644"), help: "Permission bits of files, before umask", ..MOUNT },
-    Spec { name: "dir-mode", kind: Kind::Mode, default: Some("0755"), help: "Permission bits of directories, before umask", ..MOUNT },
+    Spec {
+        name: "file-mode",
+        kind: Kind::Mode,
+        default: Some("0644"),
+        ossfs2: Some("0777"),
+        help: "Permission bits of files, before umask",
+        ..MOUNT
+    },
+    Spec {
+        name: "dir-mode",
+        kind: Kind::Mode,
+        default: Some("0755"),
+        ossfs2: Some("0777"),
+        help: "Permission bits of directories, before umask",
+        ..MOUNT
+    },
     Spec { name: "umask", kind: Kind::Mode, default: Some("0000"), help: "Permission bits taken away from both", ..MOUNT },
-    Spec { name: "allow-other", kind: Kind::Flag, default: Some("false"), help: "Let other users in", ..MOUNT },
+    Spec {
+        name: "on-sigterm",
+        kind: Kind::Choice(&["drain", "ignore"]),
+        default: Some("drain"),
+        help: "What SIGTERM does: drain stores what was written and ends; ignore waits until somebody unmounts",
+        ..MOUNT
+    },
+    Spec { name: "allow-other", kind: Kind::Flag, default: Some("false"), ossfs2: Some("true"), help: "Let other users in", ..MOUNT },
     Spec { name: "allow-root", kind: Kind::Flag, default: Some("false"), help: "Let root in beside the mounting user", ..MOUNT },
     Spec { name: "nonempty", kind: Kind::Flag, default: Some("false"), help: "Mount over a directory that has entries", ..MOUNT },
     Spec { name: "auto-unmount", kind: Kind::Flag, default: Some("false"), help: "Have fusermount3 unmount when the daemon dies", ..MOUNT },
+    Spec {
+        name: "max-readahead",
+        kind: size(ByteSize::bytes(4096), ByteSize::gib(1)),
+        default: Some("16MiB"),
+        help: "Most read-ahead the kernel is allowed; over a descriptor, as much as whoever mounted gave its bdi up to this",
+        ..MOUNT
+    },
+    Spec {
+        name: "fd-socket",
+        help: "In place of SOURCE and MOUNTPOINT: the unix socket over which somebody who mounts hands both over; connect:PATH or listen:PATH",
+        ..MOUNT
+    },
+    Spec {
+        name: "fd-socket-timeout",
+        kind: time(0, 86_400),
+        default: Some("60s"),
+        help: "How long is waited there for who hands over",
+        ..MOUNT
+    },
     Spec {
         name: "log-level",
         fixed: None,
@@ -450,14 +500,24 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "log-file",
         kind: Kind::Path,
-        aliases: &[same("logfile"), Alias { word: "log_dir", rule: Rule::FileIn("windlass.log") }],
+        aliases: &[
+            same("logfile"),
+            Alias { word: "log_dir", rule: Rule::FileIn("windlass.log") },
+            Alias { word: "log_directory", rule: Rule::FileIn("windlass.log") },
+        ],
         help: "File to append to. Default: stderr in the foreground, syslog as a daemon",
         ..LOG
     },
     Spec {
         name: "metrics-listen",
         aliases: &[same("metrics_port")],
-        help: "Where metrics are served to Prometheus, at /metrics: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH",
+        help: "Where /metrics is served to Prometheus, and /healthz and /readyz to probes: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH",
+        ..LOG
+    },
+    Spec {
+        name: "metrics-dir",
+        aliases: &[sets("use_metrics", "auto")],
+        help: "Directory into which counters are written as the Alibaba Cloud CSI driver reads them; auto: that of this mount below /var/run/ossfs",
         ..LOG
     },
     Spec {
@@ -469,4 +529,16 @@ pub static OPTIONS: &[Spec] = &[
         ..LOG
     },
     Spec { name: "ready-file", kind: Kind::Path, help: "File that exists while the mount answers", ..LOG },
+    Spec {
+        name: "error-file",
+        kind: Kind::Path,
+        help: "File with the last error as a line of JSON: code, reason, message; it goes when the mount answers",
+        ..LOG
+    },
+    Spec {
+        name: "termination-log",
+        kind: Kind::Path,
+        help: "File that gets the last error as text, such as /dev/termination-log in a container",
+        ..LOG
+    },
 ];

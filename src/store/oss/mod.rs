@@ -20,7 +20,7 @@ use super::answer::{self, Answer};
 use super::credentials::{Attempts, Rotating, Source};
 use super::listing::Tokens;
 use super::page::{Answered, PageClient};
-use super::range::{RangeClient, Remembering, SignedGet, client_builder};
+use super::range::{RangeClient, Remembering, SignedGet, clients};
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
 use super::requests::Requests;
@@ -93,7 +93,7 @@ pub(super) async fn identity(options: &Options) -> Result<Option<Identity>> {
 
 impl OssStore {
     fn new(options: &Options, signer: OssSigner, metrics: Arc<Metrics>) -> Result<Self> {
-        let http = client_builder(options, &metrics).build().map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
+        let http = clients(options, &metrics).map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
         let signer = Arc::new(signer);
         let ranges = RangeClient::new(http.clone(), options, metrics.clone());
         let pages = PageClient::new(http.clone(), options.stall_timeout, Tokens::Encoded);

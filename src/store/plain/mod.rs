@@ -23,6 +23,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::answer::NOT_HTTP;
+use super::leave::{self, Exit, Turns};
 use crate::metrics::Metrics;
 use connection::{Body, Connection};
 use pool::{Peer, Pool};
@@ -44,13 +45,14 @@ pub(super) struct Client {
     pool: Arc<Pool>,
     proxies: Arc<Matcher>,
     connect_timeout: Duration,
+    exits: Turns<Exit>,
     metrics: Arc<Metrics>,
 }
 
 impl Client {
     /// A client that leaves requests to the library for which `proxies` name a proxy.
-    pub fn new(proxies: Matcher, connect_timeout: Duration, metrics: Arc<Metrics>) -> Self {
-        Self { pool: Pool::new(), proxies: Arc::new(proxies), connect_timeout, metrics }
+    pub fn new(proxies: Matcher, connect_timeout: Duration, exits: &[Exit], metrics: Arc<Metrics>) -> Self {
+        Self { pool: Pool::new(), proxies: Arc::new(proxies), connect_timeout, exits: Turns::new(exits.to_vec()), metrics }
     }
 
     /// Whether a GET of `url` can be sent here.
@@ -76,7 +78,7 @@ impl Client {
     }
 
     async fn connect(&self, peer: &Peer) -> Result<TcpStream, Failure> {
-        let connected = timeout(self.connect_timeout, TcpStream::connect((peer.host(), peer.port))).await;
+        let connected = timeout(self.connect_timeout, leave::connect(peer.host(), peer.port, self.exits.next())).await;
         let stream = connected.map_err(|_| Failure::Connect(io::ErrorKind::TimedOut.into()))?.map_err(Failure::Connect)?;
         stream.set_nodelay(true).map_err(Failure::Connect)?;
         self.metrics.connections_opened.add(1);

@@ -4,7 +4,7 @@ use super::*;
 use crate::store::wire::{Fake, Reply};
 
 fn client() -> Client {
-    Client::new(Matcher::builder().build(), Duration::from_secs(1), Arc::default())
+    Client::new(Matcher::builder().build(), Duration::from_secs(1), &[], Arc::default())
 }
 
 fn with_body(status: &str, headers: &str, body: &str) -> Reply {
@@ -123,7 +123,8 @@ async fn an_answer_of_unknown_length_is_left_to_others() {
 #[test]
 fn only_bare_http_without_a_proxy_is_taken() {
     let url = |text: &str| Url::parse(text).unwrap();
-    let proxied = Client::new(Matcher::builder().http("http://proxy:3128").no("127.0.0.1").build(), Duration::from_secs(1), Arc::default());
+    let proxied =
+        Client::new(Matcher::builder().http("http://proxy:3128").no("127.0.0.1").build(), Duration::from_secs(1), &[], Arc::default());
     for (text, direct, through_proxy) in [
         ("http://store:9000/b/k", true, false),
         ("http://127.0.0.1:9000/b/k", true, true),

@@ -3,6 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use super::super::leave::Exit;
 use super::super::wire::{Fake, Reply};
 use super::*;
 
@@ -49,7 +50,8 @@ struct Outcome {
 
 fn client(options: &Options) -> RangeClient {
     let metrics = Arc::default();
-    RangeClient::new(client_builder(options, &metrics).no_proxy().build().unwrap(), options, metrics)
+    let http = Clients::build(&options.exits, || client_builder(options, &metrics).no_proxy());
+    RangeClient::new(http.unwrap(), options, metrics)
 }
 
 fn options() -> Options {
@@ -106,6 +108,15 @@ async fn a_range_arrives_and_the_connection_is_used_again() {
     }
     assert_eq!(server.connections(), 1);
     assert_eq!((client.metrics.get_requests.get(), client.metrics.fetched_bytes.get()), (2, 13));
+}
+
+#[tokio::test]
+async fn a_range_leaves_from_the_address_that_was_chosen() {
+    let server = Fake::start(vec![Reply::Keep(partial(10, 12, ETAG, "abc"))]).await;
+    let exit = std::net::IpAddr::from([127, 0, 0, 4]);
+    let client = client(&Options { exits: vec![Exit::Address(exit)], ..options() });
+    assert_eq!(get(&client, &server, 10..13).await.bytes, "abc");
+    assert_eq!(server.peers(), [exit]);
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue, header};
 use reqwest::Url;
 use tokio::time::timeout;
 
-use super::{Conditions, RangeClient, SignGet, SignedGet, Source, client_builder, lost};
+use super::{Conditions, RangeClient, SignGet, SignedGet, Source, clients, lost};
 use crate::metrics::Metrics;
 use crate::store::answer;
 use crate::store::plain::Failure;
@@ -46,7 +46,7 @@ impl Urls {
         // Whether a proxy is asked is decided by where the first one leads: they are of one store.
         let endpoint = urls.first().map(|url| url.origin().ascii_serialization());
         let options = Options { endpoint, ..Options::default() };
-        let http = client_builder(&options, &metrics).build();
+        let http = clients(&options, &metrics);
         let http = http.map_err(|error| invalid(format!("cannot set up TLS: {}", answer::innermost(&error))))?;
         Ok(Self { client: RangeClient::new(http, &options, metrics), urls })
     }

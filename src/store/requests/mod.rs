@@ -25,6 +25,7 @@ use self::body::{Leaving, Watched};
 use self::headers::Names;
 use super::answer;
 use super::credentials::{Attempts, Edition};
+use super::leave::Clients;
 use super::range::SignedGet;
 use super::{Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result};
 use crate::metrics::{Attempt, Metrics, RequestKind};
@@ -68,7 +69,7 @@ pub(super) trait Voice: fmt::Debug + Send + Sync {
 pub(super) struct Requests {
     dialect: Dialect,
     bucket: String,
-    http: reqwest::Client,
+    http: Clients,
     voice: Arc<dyn Voice>,
     names: Names,
     stall_timeout: Duration,
@@ -124,8 +125,8 @@ struct Reply {
 }
 
 impl Requests {
-    /// `http` comes from [`client_builder`](super::range::client_builder).
-    pub fn new(http: reqwest::Client, options: &Options, voice: Arc<dyn Voice>, metrics: Arc<Metrics>) -> Self {
+    /// `http` comes from [`clients`](super::range::clients).
+    pub fn new(http: Clients, options: &Options, voice: Arc<dyn Voice>, metrics: Arc<Metrics>) -> Self {
         Self {
             dialect: options.dialect,
             bucket: options.bucket.clone(),
@@ -207,7 +208,7 @@ impl Requests {
     /// The head of the answer. Silence is measured from the last piece of the body that left.
     async fn exchange(&self, call: &Call<'_>, signed: SignedGet) -> Result<Response> {
         let leaving = Leaving::new(self.metrics.clone());
-        let request = self.http.request(call.method.clone(), signed.url).headers(signed.headers);
+        let request = self.http.next().request(call.method.clone(), signed.url).headers(signed.headers);
         let request = if call.body.is_empty() {
             request
         } else {

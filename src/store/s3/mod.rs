@@ -219,7 +219,7 @@ impl ObjectStore for S3 {
 impl S3 {
     fn new(options: &Options, base: &Url, region: &Region, credentials: Option<Arc<Rotating>>, metrics: Arc<Metrics>) -> Result<Self> {
         let failed = |error| format!("cannot set up TLS: {}", answer::innermost(&error));
-        let http = range::client_builder(options, &metrics).build();
+        let http = range::clients(options, &metrics);
         let http = http.map_err(|error| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), failed(error)))?;
         let signer = Arc::new(Signer::new(base.as_str(), region.to_string(), credentials, options.requester_pays));
         Ok(Self {

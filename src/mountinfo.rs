@@ -87,7 +87,7 @@ pub fn resolve(path: &Path) -> PathBuf {
     path
 }
 
-pub(super) fn parse(table: &[u8]) -> Vec<Entry> {
+pub(crate) fn parse(table: &[u8]) -> Vec<Entry> {
     table.split(|&b| b == b'\n').filter_map(line).collect()
 }
 

@@ -1,0 +1,110 @@
+//! Rows that are few enough to be held in memory besides, so that the log can be written anew without asking anybody. Invariant: what is here
+//! is what the log says.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use parking_lot::Mutex;
+
+use super::{Log, Table};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Rows(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    log: Log,
+    rows: HashMap<(Table, u64), Box<[u8]>>,
+}
+
+impl Rows {
+    /// None yet, and room for `bytes` of them.
+    ///
+    /// # Errors
+    /// As [`Log::new`].
+    pub fn new(bytes: usize) -> io::Result<Self> {
+        Ok(Self(Mutex::new(State { log: Log::new(bytes)?, rows: HashMap::new() })))
+    }
+
+    /// Those that another process left.
+    ///
+    /// # Errors
+    /// As [`Log::load`].
+    pub fn load(file: OwnedFd) -> io::Result<Self> {
+        let mut rows = HashMap::new();
+        let log = Log::load(file, |table, number, bytes| match bytes {
+            Some(bytes) => drop(rows.insert((table, number), bytes.into())),
+            None => drop(rows.remove(&(table, number))),
+        })?;
+        Ok(Self(Mutex::new(State { log, rows })))
+    }
+
+    /// The memory, for who keeps it.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn file(&self) -> io::Result<OwnedFd> {
+        self.0.lock().log.file().as_fd().try_clone_to_owned()
+    }
+
+    /// The rows of `table`, by their numbers.
+    pub fn all(&self, table: Table) -> Vec<(u64, Box<[u8]>)> {
+        let state = self.0.lock();
+        let mut found: Vec<_> =
+            state.rows.iter().filter(|((of, _), _)| *of == table).map(|((_, number), row)| (*number, row.clone())).collect();
+        found.sort_by_key(|(number, _)| *number);
+        found
+    }
+
+    /// Row `number` of `table` is `row` from now on.
+    pub fn put(&self, table: Table, number: u64, row: &[u8]) {
+        let state = &mut *self.0.lock();
+        state.rows.insert((table, number), row.into());
+        state.log.put(table, number, &[row]);
+        state.tidy();
+    }
+
+    /// There is no such row any more.
+    pub fn delete(&self, table: Table, number: u64) {
+        let state = &mut *self.0.lock();
+        if state.rows.remove(&(table, number)).is_some() {
+            state.log.delete(table, number);
+            state.tidy();
+        }
+    }
+}
+
+impl State {
+    fn tidy(&mut self) {
+        if self.log.is_long() {
+            let rows = &self.rows;
+            self.log.renew(|all| rows.iter().for_each(|(&(table, number), row)| all.put(table, number, &[row])));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_the_same_for_the_next_process_however_often_they_changed() {
+        let rows = Rows::new(1 << 20).unwrap();
+        for number in 0..20_000u64 {
+            rows.put(1, number, &number.to_le_bytes());
+            rows.put(2, 0, &number.to_le_bytes());
+            if number >= 10 {
+                rows.delete(1, number - 10);
+            }
+        }
+        rows.delete(9, 9);
+        let again = Rows::load(rows.file().unwrap()).unwrap();
+        let numbers = |rows: &Rows, table| rows.all(table).into_iter().map(|(number, _)| number).collect::<Vec<_>>();
+        assert_eq!(numbers(&again, 1), (19_990..20_000).collect::<Vec<_>>());
+        assert_eq!(again.all(2), [(0, 19_999u64.to_le_bytes().into())]);
+        again.put(1, 5, b"new");
+        assert_eq!(numbers(&Rows::load(again.file().unwrap()).unwrap(), 1).first(), Some(&5));
+    }
+}

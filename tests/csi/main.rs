@@ -1,0 +1,20 @@
+//! The driver of Kubernetes, by the built program: a kubelet of the test's own asks it over its socket, and daemons take what it mounts. Needs root
+//! and /dev/fuse. Invariant: a test waits with a limit and leaves no mount, process or file, and the machine's limits as they were.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod daemon;
+mod ending;
+mod kinds;
+mod kubelet;
+mod node;
+mod publishing;
+mod restarts;
+mod sanity;
+mod secrets;
+
+fn main() -> std::process::ExitCode {
+    let trials = [publishing::trials(), kinds::trials(), secrets::trials(), ending::trials(), restarts::trials(), sanity::trials()];
+    support::mounts::run(trials.into_iter().flatten().collect())
+}
