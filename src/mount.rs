@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -34,6 +35,9 @@ use live::LiveOptions;
 
 /// Housekeeping: streams that were left, idle memory.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
+
+/// Budget for which there is one thread of the runtime.
+const MEMORY_OF_WORKER: usize = 8 << 20;
 
 /// A mount that does not answer within this time does not work.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -197,7 +201,10 @@ pub fn start(settings: &Settings) -> Result<Mounted, Error> {
 pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Error> {
     let left = left(settings, &mut given)?;
     let process = |what| move |source| Error::Process { what, source };
-    let runtime = Builder::new_multi_thread().enable_all().thread_name("windlass-io").build().map_err(process("start the runtime"))?;
+    let budget = Budget::new(&settings.budget);
+    let threads = workers(budget.limit());
+    let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().thread_name("windlass-io").build();
+    let runtime = runtime.map_err(process("start the runtime"))?;
     let listener = settings.admin.metrics.as_ref().map(listen).transpose()?;
     let (health, port) = (Arc::new(Health::default()), listener.as_ref().and_then(Listener::port));
     // From the beginning: probes ask before the bucket has answered.
@@ -212,7 +219,6 @@ pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Erro
         Ok(store)
     });
     let store = store.map_err(store_error)?;
-    let budget = Budget::new(&settings.budget);
     let deadline = settings.store.request_timeout + BEYOND_REQUEST;
     let private = private_directory(settings)?;
     let spill = open_spill(settings, &location, private.as_ref())?;
@@ -306,6 +312,12 @@ fn serve_pages(listener: Listener, health: &Arc<Health>, runtime: &Runtime) -> R
     let place = listener.place.clone();
     tracing::info!(%place, "metrics are served at /metrics");
     Pages::start(listener, Arc::clone(health), runtime.handle()).map_err(|source| Error::Listen { place, source })
+}
+
+/// Threads of the runtime: one a core, and fewer where the memory is small. What they use of their stacks and of the allocator is not in the
+/// budget, and a container of 256 MiB may see 128 cores.
+fn workers(memory: usize) -> usize {
+    thread::available_parallelism().map_or(2, usize::from).min((memory / MEMORY_OF_WORKER).max(2))
 }
 
 fn listen(place: &Listen) -> Result<Listener, Error> {

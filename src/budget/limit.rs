@@ -1,6 +1,7 @@
 //! How much memory a process may take when nobody said: what the cgroups and the machine leave, divided. It asks once and keeps nothing.
 //! Invariant: a limit of a cgroup counts wherever above us it is set, as far as it can be seen from here.
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,15 @@ pub enum Bound {
     Cgroup(PathBuf),
     /// A line of proc_meminfo(5).
     Machine(&'static str),
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cgroup(file) => write!(f, "{}", file.display()),
+            Self::Machine(word) => write!(f, "{word} in /proc/meminfo"),
+        }
+    }
 }
 
 /// The default limit of this process.

@@ -2,7 +2,7 @@
 //! input the layers get their own defaults.
 
 use std::os::fd::RawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::gather::{Input, Origin, Values};
@@ -10,6 +10,7 @@ use super::source::{self, Source};
 use super::table::OPTIONS;
 use super::value::Value;
 use super::{Error, Program};
+use crate::budget::Allowance;
 use crate::handover::Meeting;
 use crate::reader::ReadMode;
 use crate::spill::Bounds;
@@ -120,7 +121,7 @@ impl Preload {
         Ok(Self {
             store: values.store(&source)?,
             reader: reader::Options { mode: ReadMode::Cached, ..values.reader() },
-            budget: budget::Options { memory_limit: values.size("memory-limit") },
+            budget: values.budget(),
             // What is asked for lies below the bucket, file or directory.
             vfs: vfs::Options { prefix: String::new(), ..values.vfs(&source) },
             directory,
@@ -154,7 +155,7 @@ impl Settings {
         let settings = Self {
             store: values.store(&source)?,
             reader: values.reader(),
-            budget: budget::Options { memory_limit: values.size("memory-limit") },
+            budget: values.budget(),
             vfs: values.vfs(&source),
             fuse: values.fuse(),
             admin: values.admin(environment)?,
@@ -417,6 +418,22 @@ impl Values {
         })
     }
 
+    /// The default of another program counts only where there is so much.
+    fn budget(&self) -> budget::Options {
+        let said = self.size("memory-limit");
+        let is_default = matches!(self.get("memory-limit"), Some((_, Origin::DefaultOf(_))));
+        let memory_limit = if is_default { said.map(|limit| limit.min(budget::default_limit(Path::new("/")))) } else { said };
+        budget::Options { memory_limit }
+    }
+
+    /// What may surprise about the memory that was asked for.
+    fn too_much_memory(&self) -> Option<String> {
+        let limit = self.budget().memory_limit?;
+        let Allowance { bytes, by } = budget::available(Path::new("/")).filter(|left| left.bytes / 2 < limit.as_u64())?;
+        let left = ByteSize::mib(bytes >> 20);
+        Some(format!("memory-limit={limit} is more than half of the {left} that {by} leaves: the kernel may end the mount when it is used"))
+    }
+
     fn reader(&self) -> reader::Options {
         let defaults = reader::Options::default();
         let small = |name| self.count(name).map(|n| u32::try_from(n).expect("the table bounds it"));
@@ -515,7 +532,7 @@ impl Values {
     }
 
     fn all_notes(&self) -> Vec<String> {
-        self.notes.clone()
+        self.notes.iter().cloned().chain(self.too_much_memory()).collect()
     }
 }
 

@@ -6,27 +6,18 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::store::KeyField;
+
 /// The files by their names.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
-/// What a Secret may be called by others, without case, hyphens and underscores. The Mountpoint driver for S3 has key_id and access_key, that of
-/// Alibaba Cloud akId and akSecret, csi-s3 accessKeyID and secretAccessKey; the others are those of the clouds' own tools.
-const KEY_ID: &[&str] = &["accesskeyid", "akid", "keyid", "awsaccesskeyid", "ossaccesskeyid", "alibabacloudaccesskeyid"];
-const KEY_SECRET: &[&str] = &[
-    "accesskeysecret",
-    "aksecret",
-    "accesskey",
-    "secretaccesskey",
-    "awssecretaccesskey",
-    "ossaccesskeysecret",
-    "alibabacloudaccesskeysecret",
+/// The fields in the files, as the drivers of Alibaba Cloud mount them.
+const FILES: [(&str, KeyField); 4] = [
+    ("AccessKeyId", KeyField::Id),
+    ("AccessKeySecret", KeyField::Secret),
+    ("SecurityToken", KeyField::Token),
+    ("Expiration", KeyField::Expiration),
 ];
-const TOKEN: &[&str] = &["sessiontoken", "securitytoken", "ststoken", "awssessiontoken", "osssessiontoken", "alibabacloudsecuritytoken"];
-const EXPIRATION: &[&str] = &["expiration"];
-
-/// The same in the files, as the drivers of Alibaba Cloud mount them.
-const FILES: [(&str, &[&str]); 4] =
-    [("AccessKeyId", KEY_ID), ("AccessKeySecret", KEY_SECRET), ("SecurityToken", TOKEN), ("Expiration", EXPIRATION)];
 
 /// A token of a service account, as kubelet gives it.
 #[derive(Deserialize)]
@@ -39,12 +30,11 @@ struct Token {
 /// # Errors
 /// When it has half of a pair.
 pub fn keys(secrets: &BTreeMap<String, String>) -> Result<Option<Files>, String> {
-    let plain = |name: &str| name.chars().filter(|c| !matches!(c, '-' | '_')).collect::<String>().to_ascii_lowercase();
-    let value = |names: &[&str]| {
-        let found = secrets.iter().find(|(name, text)| names.contains(&plain(name).as_str()) && !text.trim().is_empty());
+    let value = |field: KeyField| {
+        let found = secrets.iter().find(|(name, text)| KeyField::of(name) == Some(field) && !text.trim().is_empty());
         found.map(|(_, text)| text.trim().as_bytes().to_vec())
     };
-    let files: Files = FILES.iter().filter_map(|(file, names)| Some(((*file).to_owned(), value(names)?))).collect();
+    let files: Files = FILES.iter().filter_map(|(file, field)| Some(((*file).to_owned(), value(*field)?))).collect();
     match (files.contains_key("AccessKeyId"), files.contains_key("AccessKeySecret")) {
         (true, true) => Ok(Some(files)),
         (false, false) if files.is_empty() => Ok(None),

@@ -44,6 +44,7 @@ use bytes::Bytes;
 
 pub use checksum::{Crc64, Polynomial};
 pub use copying::copy_object;
+pub use credentials::KeyField;
 pub use error::{Error, ErrorKind, Op, Result};
 pub use hedge::Hedging;
 pub use key::{ETag, Key};

@@ -134,9 +134,9 @@ fn memory(root: &Path) -> Finding {
     let Some(Allowance { bytes, by }) = budget::available(root) else {
         return Finding::ok("memory", format!("memory-limit=auto is {limit}"));
     };
-    let (by, fix) = match by {
-        Bound::Cgroup(file) => (file.display().to_string(), "give the cgroup"),
-        Bound::Machine(word) => (format!("{word} in /proc/meminfo"), "free memory on this machine: the mount wants"),
+    let fix = match by {
+        Bound::Cgroup(_) => "give the cgroup",
+        Bound::Machine(_) => "free memory on this machine: the mount wants",
     };
     let allowed = format!("{} are left by {by}: memory-limit=auto is {limit}", HumanBytes(bytes));
     match bytes {

@@ -20,12 +20,42 @@ const FIELD_LIMIT: u64 = 64 << 10;
 /// How often a directory is read that is being swapped.
 const TRIES: usize = 3;
 
-/// Names of the fields in lower case without `_` and `-`: those of Alibaba Cloud (AccessKeyId), of AWS (aws_access_key_id) and of the
-/// secrets of Mountpoint's driver (key_id, access_key).
-const ID: &[&str] = &["accesskeyid", "awsaccesskeyid", "keyid"];
-const SECRET: &[&str] = &["accesskeysecret", "secretaccesskey", "awssecretaccesskey", "accesskey"];
-const TOKEN: &[&str] = &["securitytoken", "sessiontoken", "awssessiontoken"];
-const EXPIRATION: &[&str] = &["expiration"];
+/// A field of credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyField {
+    Id,
+    Secret,
+    Token,
+    Expiration,
+}
+
+/// Names of the fields in lower case without `_` and `-`: those of Alibaba Cloud (AccessKeyId) and of its driver (akId), of AWS
+/// (aws_access_key_id), of Mountpoint's driver (key_id, access_key) and of csi-s3 (accessKeyID, secretAccessKey).
+const NAMES: [(KeyField, &[&str]); 4] = [
+    (KeyField::Id, &["accesskeyid", "akid", "keyid", "awsaccesskeyid", "ossaccesskeyid", "alibabacloudaccesskeyid"]),
+    (
+        KeyField::Secret,
+        &[
+            "accesskeysecret",
+            "aksecret",
+            "accesskey",
+            "secretaccesskey",
+            "awssecretaccesskey",
+            "ossaccesskeysecret",
+            "alibabacloudaccesskeysecret",
+        ],
+    ),
+    (KeyField::Token, &["securitytoken", "sessiontoken", "ststoken", "awssessiontoken", "osssessiontoken", "alibabacloudsecuritytoken"]),
+    (KeyField::Expiration, &["expiration"]),
+];
+
+impl KeyField {
+    /// The field that is called `name` somewhere.
+    pub fn of(name: &str) -> Option<Self> {
+        let plain: String = name.chars().filter(|c| !matches!(c, '_' | '-')).map(|c| c.to_ascii_lowercase()).collect();
+        NAMES.iter().find(|(_, names)| names.contains(&plain.as_str())).map(|(field, _)| *field)
+    }
+}
 
 /// Which files hold the fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,12 +114,16 @@ impl Fields {
     fn in_directory(dir: &Path) -> Result<Self, DirectoryError> {
         let unreadable = |source| DirectoryError::Unreadable { path: dir.to_owned(), source };
         let entries = fs::read_dir(dir).and_then(Iterator::collect::<io::Result<Vec<_>>>).map_err(unreadable)?;
-        let mut names: Vec<(String, PathBuf)> =
-            entries.iter().filter_map(|entry| Some((plain(entry.file_name().to_str()?), entry.path()))).collect();
-        names.sort();
-        let named =
-            |words: &[&str]| words.iter().find_map(|word| names.iter().find(|(name, _)| name == word)).map(|(_, path)| path.clone());
-        Ok(Self { id: named(ID), secret: named(SECRET), token: named(TOKEN), expiration: named(EXPIRATION) })
+        let mut found: Vec<(KeyField, PathBuf)> =
+            entries.iter().filter_map(|entry| Some((KeyField::of(entry.file_name().to_str()?)?, entry.path()))).collect();
+        found.sort_by(|(_, one), (_, other)| one.cmp(other));
+        let file = |wanted| found.iter().find(|(field, _)| *field == wanted).map(|(_, path)| path.clone());
+        Ok(Self {
+            id: file(KeyField::Id),
+            secret: file(KeyField::Secret),
+            token: file(KeyField::Token),
+            expiration: file(KeyField::Expiration),
+        })
     }
 
     pub fn paths(&self) -> Vec<&Path> {
@@ -110,11 +144,6 @@ impl Fields {
             from: format!("the credentials in {}", dir.display()),
         })
     }
-}
-
-/// The name of a file without what the ways to write it differ in.
-fn plain(name: &str) -> String {
-    name.chars().filter(|c| !matches!(c, '_' | '-')).map(|c| c.to_ascii_lowercase()).collect()
 }
 
 /// The text of a field; none when the file is empty.
@@ -168,6 +197,7 @@ mod tests {
             ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"],
             ["accessKeyID", "secretAccessKey", "sessionToken"],
             ["key_id", "access_key", "session_token"],
+            ["akId", "akSecret", "stsToken"],
             ["access-key-id", "access-key-secret", "security-token"],
         ] {
             let dir = directory(&[(id, "STS.A\n"), (secret, "s/+="), (token, " t \n"), ("Expiration", "2030-01-01T00:00:00Z"), ("x", "y")]);

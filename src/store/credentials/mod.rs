@@ -24,6 +24,7 @@ use self::rotation::{Event, Next, Rotation, Taken};
 use self::watch::Watch;
 use super::{Error, ErrorKind, Key, Op};
 
+pub use self::directory::KeyField;
 pub(super) use self::key_file::KeyFile;
 pub(super) use self::rotation::Edition;
 
