@@ -22,7 +22,7 @@
 //! 10. An error is born where the fact is known with operation and key, is translated once a layer, becomes an errno in one
 //!     exhaustive table, and is logged once, where it ends.
 //!
-//! The modules import in one direction only: [`cli`], then [`demo`], [`mount`], [`bench`](mod@bench), [`csi`], [`transfer`], [`config`], [`fuse`], [`mountinfo`], [`admin`], [`vfs`], [`writer`],
+//! The modules import in one direction only: [`cli`], then [`demo`], [`standin`], [`mount`], [`bench`](mod@bench), [`csi`], [`transfer`], [`config`], [`fuse`], [`mountinfo`], [`admin`], [`vfs`], [`writer`],
 //! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`lasting`], [`handover`], [`logging`], [`metrics`],
 //! [`signals`], [`sys`] and [`units`].
 
@@ -45,6 +45,7 @@ pub mod mountinfo;
 pub mod reader;
 pub mod signals;
 pub mod spill;
+pub mod standin;
 pub mod store;
 pub mod sys;
 pub mod transfer;

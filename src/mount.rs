@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::MissedTickBehavior;
 
-use crate::admin::{Health, Listen, Listener, Observer, Pages, Server, Subject};
+use crate::admin::{CounterFiles, Health, Listen, Listener, Observer, Pages, Server, Subject};
 use crate::budget::Budget;
 use crate::config::{MountTarget, Settings};
 use crate::fuse::{self, Session, Tree};
@@ -57,6 +57,8 @@ pub struct Mounted {
     /// What it serves over HTTP.
     pages: Option<Pages>,
     health: Arc<Health>,
+    /// What it writes into files for those who look there.
+    counters: Option<CounterFiles>,
     signals: Signals,
     unmounted: bool,
 }
@@ -245,12 +247,14 @@ pub fn start_with(settings: &Settings, given: Given) -> Result<Mounted, Error> {
         control: None,
         pages,
         health,
+        counters: None,
         signals,
         unmounted: false,
     };
     mounted.keep_house(files);
     mounted.wait_for_answer(&settings.mountpoint)?;
     mounted.control = mounted.listen(settings, store.switches().clone());
+    mounted.counters = mounted.write_counters(settings);
     mounted.health.on_ready();
     if let Some(edits) = mounted.edits.clone() {
         // Beside the mount: it may have to upload much.
@@ -378,6 +382,19 @@ impl Mounted {
                 None
             }
         }
+    }
+
+    /// Writes counters into files, when somebody wants them there.
+    fn write_counters(&self, settings: &Settings) -> Option<CounterFiles> {
+        let wanted = settings.admin.files.as_ref()?;
+        let Some(directory) = wanted.find(&self.observer.mountpoint) else {
+            tracing::warn!(
+                "metrics-dir=auto: no directory below /var/run/ossfs has a mount_point_info with this mount point: no counters are written"
+            );
+            return None;
+        };
+        tracing::info!(directory = %directory.display(), "counters are written into files");
+        Some(CounterFiles::start(directory, Arc::clone(&self.observer), self.runtime().handle()))
     }
 
     /// Asks the mount for its root, as the first user will.

@@ -22,6 +22,7 @@ const LAYERS: &[&[&str]] = &[
     &["csi"],
     &["bench"],
     &["mount"],
+    &["standin"],
     &["demo"],
     &["cli"],
     // The roots of the two crates.

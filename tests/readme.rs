@@ -91,6 +91,8 @@ fn every_flag_and_subcommand_exists() {
     let (commands, mut flags) = vocabulary();
     // Words of other programs, and of every program of clap.
     flags.extend(["help", "release", "bench", "device", "cap-add"].map(str::to_owned));
+    // Of docker, kubectl and mount-s3.
+    flags.extend(["target", "from-file", "prefix", "cache", "allow-delete"].map(str::to_owned));
     // Of the side-by-side harness.
     flags.extend(["bin", "plan", "w7-large"].map(str::to_owned));
     let text = readme();
@@ -113,7 +115,7 @@ fn every_flag_and_subcommand_exists() {
 fn every_path_of_the_sources_exists() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let text = readme();
-    let ours = |word: &&str| ["src/", "tests/", "fio-jobs/", "benches/", ".ci/"].iter().any(|folder| word.starts_with(folder));
+    let ours = |word: &&str| ["src/", "tests/", "fio-jobs/", "benches/", "deploy/", ".ci/"].iter().any(|folder| word.starts_with(folder));
     let quoted = quoted(&text);
     let shell = shell(&text);
     let words: Vec<_> = quoted.iter().chain(&shell).flat_map(|text| text.split_whitespace()).filter(ours).collect();

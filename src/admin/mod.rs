@@ -6,6 +6,7 @@
 
 mod answers;
 mod client;
+mod counter_files;
 mod health;
 mod listen;
 mod observer;
@@ -19,6 +20,7 @@ mod warm;
 
 pub use answers::{Forget, Live, Subject};
 pub use client::{Client, Error};
+pub use counter_files::{CounterFiles, MetricsDir};
 pub use health::{Health, Stage};
 pub use listen::{Listen, Listener};
 pub use observer::Observer;
@@ -37,4 +39,6 @@ pub struct Options {
     pub directories: Vec<PathBuf>,
     /// Where metrics are served over HTTP; none: nowhere.
     pub metrics: Option<Listen>,
+    /// Where counters are written to files; none: nowhere.
+    pub files: Option<MetricsDir>,
 }

@@ -1,4 +1,4 @@
-//! Command lines that others have fixed: ossfs, ossfs2, and what mount(8) passes to its helpers. Takes words apart;
+//! Command lines that others have fixed: ossfs, ossfs2, mount-s3, and what mount(8) passes to its helpers. Takes words apart;
 //! what they mean is decided where all options are read. Invariant: a command line that worked there is not refused
 //! for its form here.
 
@@ -9,7 +9,7 @@ use clap::CommandFactory;
 
 use super::mount::{Request, environment};
 use super::{Cli, Failure, mount, umount};
-use crate::config::{Input, Program, find};
+use crate::config::{Input, Program, find, takes_value};
 
 /// Whether `windlass mount --compat PROGRAM ...` was typed, and then the rest as that program would see it.
 pub fn compat(args: &[OsString]) -> Result<Option<(Program, Vec<OsString>)>, Failure> {
@@ -25,11 +25,11 @@ pub fn compat(args: &[OsString]) -> Result<Option<(Program, Vec<OsString>)>, Fai
         None if at < rest.len() => rest.remove(at).to_string_lossy().into_owned(),
         None => String::new(),
     };
-    let program = Program::of(&name).ok_or_else(|| Failure::usage(format!("compat={name}: must be ossfs or ossfs2")))?;
+    let program = Program::of(&name).ok_or_else(|| Failure::usage(format!("compat={name}: must be ossfs, ossfs2 or mountpoint")))?;
     Ok(Some((program, rest)))
 }
 
-/// Runs the command line of ossfs or ossfs2.
+/// Runs the command line of ossfs, ossfs2 or mount-s3.
 pub fn run(program: Program, args: &[OsString]) -> Result<(), Failure> {
     let args = match args.first().and_then(|arg| arg.to_str()) {
         Some("mount") if program == Program::Ossfs2 => &args[1..],
@@ -119,25 +119,60 @@ fn parse(program: Program, args: &[OsString]) -> Result<Parsed, Failure> {
             "--version" | "-V" => return Ok(Parsed::Version),
             "--print-config" => request.print_config = true,
             _ if text.starts_with("--") => {
-                let flag = long(&text[2..], &mut words)?;
+                let flag = long(program, &text[2..], &mut words)?;
                 request.input.flags.push(flag);
             }
             _ if text.len() > 1 && text.starts_with('-') => short(program, &text[1..], &mut words, &mut request.input)?,
             _ => request.input.places.push(word.to_owned()),
         }
     }
+    if program == Program::Mountpoint {
+        in_our_words(&mut request.input)?;
+    }
     Ok(Parsed::Mount(request))
 }
 
+/// What words of mount-s3 mean here that are more than another name of an option.
+fn in_our_words(input: &mut Input) -> Result<(), Failure> {
+    let own = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
+    let (mut implied, mut said, mut prefix) = (Vec::new(), Vec::new(), None);
+    for (name, value) in input.flags.drain(..) {
+        match (name.as_str(), value) {
+            ("prefix", value) => prefix = value,
+            // A cache lets metadata be believed for a minute, unless that is said too.
+            ("cache", Some(directory)) => {
+                implied.extend([own("stat-cache-ttl", "60s"), own("negative-ttl", "60s")]);
+                said.extend([own("spill-dir", &directory), own("read-mode", "cached")]);
+            }
+            ("debug", _) => said.push(own("log-level", "debug")),
+            ("no-log" | "no_log", _) => said.push(own("log-level", "error")),
+            (_, value) => said.push((name, value)),
+        }
+    }
+    input.flags = implied.into_iter().chain(said).collect();
+    let Some(bucket) = input.places.first_mut() else { return Ok(()) };
+    let text = bucket.to_str().unwrap_or_default();
+    let source = if text.contains("://") { text.to_owned() } else { format!("s3://{text}") };
+    *bucket = match prefix.as_deref().map(|prefix| prefix.trim_start_matches('/')) {
+        None | Some("") => source,
+        Some(_) if source.trim_end_matches('/').matches('/').count() > 2 => {
+            return Err(Failure::usage(format!("--prefix and the prefix of {source} exclude each other")));
+        }
+        Some(prefix) => format!("{}/{prefix}", source.trim_end_matches('/')),
+    }
+    .into();
+    Ok(())
+}
+
 /// `--name=value`, `--name value`, or `--name` where the name is a switch.
-fn long(text: &str, words: &mut Words<'_>) -> Result<(String, Option<String>), Failure> {
+fn long(program: Program, text: &str, words: &mut Words<'_>) -> Result<(String, Option<String>), Failure> {
     if let Some((name, value)) = text.split_once('=') {
         return Ok((name.to_owned(), Some(value.to_owned())));
     }
     // Without `=` a switch would swallow the positional argument that follows it. Words without effect may be either,
     // and are written with `=` where they have a value.
-    let takes_value = text == "config" || find(text).is_some_and(|(spec, _)| !spec.kind.is_flag());
-    let value = if takes_value { Some(words.value(&format!("--{text}"), "")?) } else { None };
+    let is_value = text == "config" || find(text).map_or_else(|| takes_value(program, text), |(spec, rule)| !rule.is_switch(spec));
+    let value = if is_value { Some(words.value(&format!("--{text}"), "")?) } else { None };
     Ok((text.to_owned(), value))
 }
 
@@ -147,6 +182,12 @@ fn short(program: Program, letters: &str, words: &mut Words<'_>, input: &mut Inp
         let tail = &letters[at + letter.len_utf8()..];
         match letter {
             'f' => set("foreground", "true"),
+            'd' if program == Program::Mountpoint => set("log-level", "debug"),
+            'l' if program == Program::Mountpoint => {
+                let directory = words.value("-l", tail)?;
+                set("log-directory", tail_of(&directory));
+                return Ok(());
+            }
             'd' => {
                 set("foreground", "true");
                 set("log-level", "debug");
@@ -222,6 +263,28 @@ mod tests {
             flag("log-level", "debug"),
         ];
         assert_eq!(read.flags, expected);
+    }
+
+    #[test]
+    fn the_words_of_mountpoint_are_said_in_ours() {
+        let line = "data /dev/fd/3 --foreground --prefix=a/b/ --cache /cache --metadata-ttl 5 --user-agent-prefix us --no-sign-request -d";
+        let read = input(Program::Mountpoint, line);
+        assert_eq!(read.places, ["s3://data/a/b/", "/dev/fd/3"]);
+        let expected = [
+            flag("stat-cache-ttl", "60s"),
+            flag("negative-ttl", "60s"),
+            ("foreground".to_owned(), None),
+            flag("spill-dir", "/cache"),
+            flag("read-mode", "cached"),
+            flag("metadata-ttl", "5"),
+            flag("user-agent-prefix", "us"),
+            ("no-sign-request".to_owned(), None),
+            flag("log-level", "debug"),
+        ];
+        assert_eq!(read.flags, expected);
+        assert_eq!(input(Program::Mountpoint, "s3://data/a/ /mnt").places, ["s3://data/a/", "/mnt"]);
+        let both: Vec<OsString> = ["s3://data/a/", "/mnt", "--prefix=b/"].map(OsString::from).into();
+        assert!(parse(Program::Mountpoint, &both).is_err_and(|failure| failure.message.contains("exclude")));
     }
 
     #[test]

@@ -20,7 +20,9 @@ mod ls;
 mod man;
 mod many;
 mod mount;
+mod mount_proxy;
 mod mountpoint;
+mod mountpoint_pod;
 mod mpu;
 mod progress;
 mod put;
@@ -39,10 +41,11 @@ mod warm;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::config::{self, Program};
+use crate::config::{self, Kind, NEVER, Program, Value};
 use crate::mountinfo;
 
 /// How a program of this house ends when it does not succeed.
@@ -102,6 +105,8 @@ enum Command {
     Bench(bench::Args),
     Mpu(mpu::Args),
     Csi(Box<csi::Args>),
+    MountProxy(mount_proxy::Args),
+    MountpointPod(mountpoint_pod::Args),
     Completions(completions::Args),
     Man(man::Args),
     // A new subcommand is a file of its own, a line here and a line in `dispatch`.
@@ -135,9 +140,15 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
     if matches!(name, "mount.windlass" | "mount.fuse.windlass") {
         return foreign::run_for_mount(rest);
     }
+    if name == "aws-s3-csi-mounter" {
+        return mountpoint_pod::run_as_mounter(rest);
+    }
     if let Some((program, rest)) = foreign::compat(rest)? {
         return foreign::run(program, &rest);
     }
+    // A link of this name is the whole command of an image.
+    let under_its_name = ["windlass".into(), "mount-proxy".into()].into_iter().chain(rest.iter().cloned());
+    let args: Vec<OsString> = if name == "csi-mount-proxy-server" { under_its_name.collect() } else { args.to_vec() };
     match Cli::try_parse_from(args) {
         Ok(cli) => match cli.command {
             Command::Mount(args) => mount::run(&args.into_request()),
@@ -158,6 +169,8 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Bench(args) => bench::run(&args),
             Command::Mpu(args) => mpu::run(&args),
             Command::Csi(args) => csi::run(&args),
+            Command::MountProxy(args) => mount_proxy::run(&args),
+            Command::MountpointPod(args) => mountpoint_pod::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),
             Command::Man(args) => man::run(&args, Cli::command()),
         },
@@ -170,6 +183,16 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
 fn version() -> String {
     let version = env!("CARGO_PKG_VERSION");
     option_env!("WINDLASS_COMMIT").map_or_else(|| version.to_owned(), |commit| format!("{version} ({commit})"))
+}
+
+/// The time behind a flag that is none of the table.
+fn time(flag: &str, text: &str) -> Result<Duration, Failure> {
+    let kind = Kind::Time { min: Duration::ZERO, max: NEVER, never: false };
+    match kind.parse(text) {
+        Ok(Value::Time(time)) => Ok(time),
+        Ok(_) => unreachable!("a time is a time"),
+        Err(_) => Err(Failure::usage(format!("{flag} {text}: must be a time such as 90s, 30m, 24h or 7d"))),
+    }
 }
 
 /// Writes to stdout. A reader that has seen enough (`| head`) is no failure.

@@ -69,6 +69,7 @@ pub struct Args {
 enum Compat {
     Ossfs,
     Ossfs2,
+    Mountpoint,
 }
 
 /// What a command line of any form asks for.
@@ -91,6 +92,7 @@ impl Args {
         let program = self.compat.map_or(Program::Native, |program| match program {
             Compat::Ossfs => Program::Ossfs,
             Compat::Ossfs2 => Program::Ossfs2,
+            Compat::Mountpoint => Program::Mountpoint,
         });
         let input = Input { program, places, environment: environment(), flags, options: self.options, sloppy: false };
         Request { input, print_config: self.print_config, fake: false }

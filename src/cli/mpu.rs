@@ -9,7 +9,7 @@ use clap::Subcommand;
 
 use super::flags::StoreFlags;
 use super::{Failure, mount as mount_command};
-use crate::config::{Input, Kind, NEVER, Place, Program, Value};
+use crate::config::{Input, Place, Program};
 use crate::metrics::Metrics;
 use crate::mount;
 use crate::store::{self, Location, ObjectStore, Retrying, Unfinished, Upload};
@@ -55,7 +55,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         Action::List(which) => (which, false),
         Action::Abort(which) => (which, true),
     };
-    let age = which.older_than.as_deref().map(age).transpose()?.unwrap_or(if abort { A_DAY } else { Duration::ZERO });
+    let age = which.older_than.as_deref().map(|text| super::time("--older-than", text)).transpose()?.unwrap_or(if abort {
+        A_DAY
+    } else {
+        Duration::ZERO
+    });
     let mut flags = which.flags.0.clone();
     flags.extend(which.config.clone().map(|path| ("config".to_owned(), Some(path))));
     let environment = mount_command::environment();
@@ -105,13 +109,4 @@ fn line(upload: &Unfinished) -> String {
 
 fn count(n: usize) -> String {
     if n == 1 { "1 upload".into() } else { format!("{n} uploads") }
-}
-
-fn age(text: &str) -> Result<Duration, Failure> {
-    let kind = Kind::Time { min: Duration::ZERO, max: NEVER, never: false };
-    match kind.parse(text) {
-        Ok(Value::Time(age)) => Ok(age),
-        Ok(_) => unreachable!("a time is a time"),
-        Err(_) => Err(Failure::usage(format!("--older-than {text}: must be a time such as 90s, 30m, 24h or 7d"))),
-    }
 }

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::time::Duration;
 
 use tokio::runtime::Builder;
 
@@ -39,6 +40,13 @@ impl Stop {
     /// [`io::ErrorKind::Interrupted`].
     pub fn check(&self) -> io::Result<()> {
         self.exit_code().map_or(Ok(()), |_| Err(io::ErrorKind::Interrupted.into()))
+    }
+
+    /// Waits for a signal.
+    pub fn wait(&self) {
+        while self.exit_code().is_none() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     pub fn set(&self, ending: Ending) {

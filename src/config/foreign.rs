@@ -1,6 +1,6 @@
-//! Words that are not options of ours: what mount(8), fstab and systemd put among the options, and options of ossfs
-//! and ossfs2 that have nothing to set here. Reads no values. Invariant: a word of this file is never a typo of an
-//! option of the table, so it can be taken without a suggestion.
+//! Words that are not options of ours: what mount(8), fstab and systemd put among the options, and options of ossfs,
+//! ossfs2 and Mountpoint that have nothing to set here, or ask for what cannot be done. Reads no values. Invariant: a
+//! word of this file is never a typo of an option of the table, so it can be taken without a suggestion.
 
 /// Whose command line is being read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub enum Program {
     Ossfs,
     /// ossfs, version 2.
     Ossfs2,
+    /// Mountpoint for Amazon S3.
+    Mountpoint,
 }
 
 impl Program {
@@ -21,7 +23,13 @@ impl Program {
             Self::Native => None,
             Self::Ossfs => Some("ossfs"),
             Self::Ossfs2 => Some("ossfs2"),
+            Self::Mountpoint => Some("mount-s3"),
         }
+    }
+
+    /// Whether it mounts OSS and nothing else.
+    pub fn is_for_oss(self) -> bool {
+        matches!(self, Self::Ossfs | Self::Ossfs2)
     }
 
     /// The program of this name.
@@ -29,6 +37,7 @@ impl Program {
         match name {
             "ossfs" => Some(Self::Ossfs),
             "ossfs2" => Some(Self::Ossfs2),
+            "mount-s3" | "mountpoint" => Some(Self::Mountpoint),
             _ => None,
         }
     }
@@ -103,8 +112,27 @@ pub fn without_effect(program: Program, word: &str) -> Option<&'static str> {
         Program::Native => return None,
         Program::Ossfs => (&OSSFS, &FUSE),
         Program::Ossfs2 => (&OSSFS2, &FUSE),
+        Program::Mountpoint => (&MOUNTPOINT, &[]),
     };
-    own.iter().chain(other).find(|(_, words)| words.contains(&word)).map(|(why, _)| *why)
+    // Mountpoint's own spelling has hyphens.
+    let plain = word.replace('-', "_");
+    own.iter().chain(other).find(|(_, words)| words.contains(&plain.as_str())).map(|(why, _)| *why)
+}
+
+/// Whether a word that is no option of ours stands before its value.
+pub fn takes_value(program: Program, word: &str) -> bool {
+    program == Program::Mountpoint && MOUNTPOINT_VALUES.contains(&word.replace('-', "_").as_str())
+}
+
+/// Why what an option of another program asks for cannot be done: to go on without it would be something else.
+pub fn refused(program: Program, word: &str) -> Option<&'static str> {
+    let list: &[_] = match program {
+        Program::Native => return None,
+        Program::Ossfs | Program::Ossfs2 => &NOT_OSS,
+        Program::Mountpoint => &NOT_MOUNTPOINT,
+    };
+    let plain = word.replace('-', "_");
+    list.iter().find(|(_, words)| words.contains(&plain.as_str())).map(|(why, _)| *why)
 }
 
 const WRITES: &str = "windlass uploads, copies and renames in its own way";
@@ -112,10 +140,11 @@ const ANYWAY: &str = "it is done anyway";
 const TUNING: &str = "it tunes the other program";
 const CERTIFICATES: &str = "certificates are always checked";
 const ATTRIBUTES: &str = "links are always shown, and extended attributes are facts of the store";
+const FILES: &str = "reads and writes are not counted file by file";
 
 type Words = &'static [&'static str];
 
-const OSSFS: [(&str, Words); 6] = [
+const OSSFS: [(&str, Words); 7] = [
     (
         WRITES,
         &[
@@ -132,6 +161,11 @@ const OSSFS: [(&str, Words); 6] = [
             "fake_diskfree",
             "update_parent_dir_stat",
             "load_sse_c",
+            "fd_page_size",
+            "multipart_copy_size",
+            "multipart_threshold",
+            "nomixupload",
+            "enable_unsigned_payload",
         ],
     ),
     (ANYWAY, &["listobjectsv2", "use_session_token", "noxmlns", "enable_direct_read", "check_cache_dir_exist", "notsup_compat_dir"]),
@@ -160,16 +194,34 @@ const OSSFS: [(&str, Words); 6] = [
             "simulate_mtime_ns_with_crc64",
             "direct_read_prefetch_size_mb",
             "mp_umask",
+            "noua",
+            "skip_clean_statcache_on_ro_flush",
         ],
     ),
+    (FILES, &["metrics_top"]),
     (CERTIFICATES, &["no_check_certificate", "ssl_verify_hostname"]),
     (ATTRIBUTES, &["use_xattr", "noxattr", "symlink_in_meta"]),
     ("objects are shown with the kind their keys say", &["allow_symlink"]),
 ];
 
-const OSSFS2: [(&str, Words); 5] = [
-    (WRITES, &["enable_appendable_object", "rename_dir_enable", "enable_crc64", "sync_upload"]),
-    (ANYWAY, &["readdirplus", "close_to_open"]),
+const OSSFS2: [(&str, Words); 6] = [
+    (
+        WRITES,
+        &[
+            "enable_appendable_object",
+            "appendable_object_autoswitch_threshold",
+            "rename_dir_enable",
+            "allow_rename_dir",
+            "enable_crc64",
+            "sync_upload",
+            "ignore_fsync",
+            "upload_copy_concurrency",
+            "rename_dir_concurrency",
+            "set_mime_for_rename_dst",
+        ],
+    ),
+    (ANYWAY, &["readdirplus", "close_to_open", "use_list_obj_v2"]),
+    (FILES, &["metrics_top"]),
     (
         TUNING,
         &[
@@ -189,10 +241,78 @@ const OSSFS2: [(&str, Words); 5] = [
             "use_uring",
             "ioengine",
             "fuse_threads",
+            "total_rw_mem_ratio",
+            "seq_read_detect_count",
+            "fuse_attr_timeout",
+            "fuse_entry_timeout",
+            "kernel_readdir_cache_timeout",
+            "min_reserved_buffer_size_per_file",
+            "oss_vcpu_count",
+            "max_list_ret_count",
+            "use_auth_cache",
+            "enable_transmission_control",
+            "tc_max_latency_threshold_us",
+            "enable_photon_logs",
         ],
     ),
     (CERTIFICATES, &["no_check_certificate"]),
     (ATTRIBUTES, &["enable_symlink", "enable_xattr"]),
+];
+
+/// What mount-s3 --help lists and has no counterpart here.
+const MOUNTPOINT: [(&str, Words); 4] = [
+    (WRITES, &["incremental_upload", "upload_checksums", "infer_content_type"]),
+    ("files can be removed and replaced anyway, unless it is mounted read-only", &["allow_delete", "allow_overwrite"]),
+    (
+        TUNING,
+        &[
+            "maximum_throughput_gbps",
+            "max_threads",
+            "read_part_size",
+            "cache_block_size",
+            "debug_crt",
+            "user_agent_prefix",
+            "aws_max_attempts",
+        ],
+    ),
+    ("metrics are served at --metrics-listen", &["log_metrics", "otlp_endpoint", "otlp_export_interval"]),
+];
+
+/// Those of mount-s3 that have a value and are no options of ours.
+const MOUNTPOINT_VALUES: [&str; 14] = [
+    "cache",
+    "upload_checksums",
+    "maximum_throughput_gbps",
+    "max_threads",
+    "read_part_size",
+    "cache_block_size",
+    "user_agent_prefix",
+    "aws_max_attempts",
+    "otlp_endpoint",
+    "otlp_export_interval",
+    "expected_bucket_owner",
+    "bucket_type",
+    "cache_xz",
+    "ca_bundle",
+];
+
+/// What ossfs and ossfs2 of the Alibaba driver do and windlass does not.
+const NOT_OSS: [(&str, Words); 3] = [
+    ("windlass makes no bucket: make it before it is mounted", &["auto_create_bucket", "agentic_bucket"]),
+    (
+        "the identity of an agent is not understood: use a RAM role, RRSA or a directory of tokens",
+        &["agent_identity_endpoint", "agent_identity_token_file", "agent_identity_cred_provider", "agent_identity_ca_file"],
+    ),
+    ("set the variable HTTPS_PROXY instead", &["http_proxy"]),
+];
+
+/// What Mountpoint does and windlass does not.
+const NOT_MOUNTPOINT: [(&str, Words); 5] = [
+    ("name the endpoint instead, for example --endpoint-url https://s3.dualstack.eu-central-1.amazonaws.com", &["dual_stack"]),
+    ("name the accelerator instead: --read-endpoint https://s3-accelerate.amazonaws.com", &["transfer_acceleration"]),
+    ("whose bucket it is is not looked at: leave it out, or use a policy of the bucket", &["expected_bucket_owner"]),
+    ("buckets of S3 Express One Zone are not understood", &["bucket_type", "cache_xz"]),
+    ("certificates are looked up where the system has them: name another place by SSL_CERT_FILE", &["ca_bundle"]),
 ];
 
 /// Options of libfuse that users of both copy from one command line to the next.
@@ -250,7 +370,8 @@ mod tests {
 
     #[test]
     fn a_word_without_effect_is_not_at_the_same_time_an_option() {
-        let lists = OSSFS.iter().chain(&OSSFS2).chain(&FUSE).flat_map(|(_, words)| words.iter());
+        let lists = OSSFS.iter().chain(&OSSFS2).chain(&FUSE).chain(&MOUNTPOINT).chain(&NOT_OSS).chain(&NOT_MOUNTPOINT);
+        let lists = lists.flat_map(|(_, words)| words.iter());
         // The kernel's attribute timeout of ossfs and the metadata cache of ossfs2 share a word.
         for word in lists.filter(|word| **word != "attr_timeout").chain(&KERNEL).chain(&ADMINISTRATIVE) {
             assert!(table::find(word).is_none(), "{word}");
@@ -261,5 +382,7 @@ mod tests {
     fn natively_nothing_is_silently_without_effect() {
         assert_eq!(without_effect(Program::Native, "curldbg"), None);
         assert!(without_effect(Program::Ossfs, "curldbg").is_some());
+        assert!(without_effect(Program::Mountpoint, "allow-delete").is_some());
+        assert!(refused(Program::Native, "dual-stack").is_none() && refused(Program::Mountpoint, "dual-stack").is_some());
     }
 }

@@ -101,6 +101,7 @@ impl Values {
             }
         }
         values.take_places(&input.places)?;
+        values.note_what_mountpoint_forbids(input);
         Ok(values)
     }
 
@@ -116,11 +117,7 @@ impl Values {
 
     fn defaults(&mut self) {
         for spec in OPTIONS {
-            let own = match self.program {
-                Program::Native => None,
-                Program::Ossfs => spec.ossfs,
-                Program::Ossfs2 => spec.ossfs2,
-            };
+            let own = spec.default_of(self.program);
             let origin = if own.is_some() { Origin::DefaultOf(self.program) } else { Origin::Default };
             if let Some(text) = own.or(spec.default) {
                 let value = spec.kind.parse(text).expect("a test parses every default of the table");
@@ -161,6 +158,18 @@ impl Values {
         Ok(())
     }
 
+    /// Mountpoint removes and replaces nothing unless it is told that it may.
+    fn note_what_mountpoint_forbids(&mut self, input: &Input) {
+        let allows = |word: &str| input.flags.iter().any(|(name, _)| name.replace('_', "-") == word);
+        if self.program == Program::Mountpoint && !self.flag("read-only") && !(allows("allow-delete") && allows("allow-overwrite")) {
+            self.notes.push(
+                "without --allow-delete and --allow-overwrite mount-s3 forbids to remove and to replace files; windlass does not: \
+                 mount read-only where nothing may change"
+                    .into(),
+            );
+        }
+    }
+
     /// Names that nobody knows are reported and not refused: Kubernetes puts `WINDLASS_SERVICE_HOST` and the like into
     /// every container of a namespace that has a service of this name.
     fn take_environment(&mut self, environment: &[(String, String)]) -> Result<(), Error> {
@@ -198,6 +207,10 @@ impl Values {
         if let Some(why) = foreign::without_effect(self.program, word) {
             self.notes.push(format!("option {word} has no effect: {why}"));
             return Ok(());
+        }
+        // `auto_create_bucket=false` asks for nothing.
+        if let Some(why) = foreign::refused(self.program, word).filter(|_| text.and_then(value::flag) != Some(false)) {
+            return Err(Error::Refused { word: word.to_owned(), why });
         }
         let Some((spec, rule)) = table::find(word) else {
             return Err(Error::Unknown { word: word.to_owned(), origin, nearest: table::nearest(word) });
@@ -288,6 +301,7 @@ pub(super) fn apply(rule: Rule, spec: &Spec, text: Option<&str>) -> Result<Optio
             let text = needed()?;
             Some(words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map_or(text, |(_, ours)| ours).to_owned())
         }
+        Rule::FileIn(_) if matches!(text, Some("/dev/stdout" | "/dev/stderr")) => text.map(str::to_owned),
         Rule::FileIn(name) => Some(format!("{}/{name}", needed()?.trim_end_matches('/'))),
         Rule::OrElse(value) => Some(text.unwrap_or(value).to_owned()),
     })

@@ -14,7 +14,7 @@ mod value;
 
 use std::path::PathBuf;
 
-pub use foreign::Program;
+pub use foreign::{Program, takes_value};
 pub use gather::{Input, Origin, Values};
 pub use live::change;
 pub use reports::Reports;
@@ -30,6 +30,8 @@ pub enum Error {
     Unknown { word: String, origin: Origin, nearest: Option<String> },
     #[error("{word}={text} ({origin}): {reason}")]
     Value { word: String, text: String, reason: String, origin: Origin },
+    #[error("{word} cannot be done: {why}")]
+    Refused { word: String, why: &'static str },
     #[error(
         "{word} on a command line can be read by every user of this machine: put it into a file that only you can read \
          (--passwd-file, --config with mode 600) or into the environment"

@@ -13,7 +13,7 @@ use super::{Error, Program};
 use crate::handover::Meeting;
 use crate::reader::ReadMode;
 use crate::spill::Bounds;
-use crate::store::{CredentialOptions, Dialect, Exit, Signature, Sse, StaticKeys};
+use crate::store::{CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, WebIdentity};
 use crate::units::ByteSize;
 use crate::{admin, budget, fuse, logging, reader, store, vfs, writer};
 
@@ -382,8 +382,24 @@ impl Values {
             (None, None) => None,
             _ => return Err(Error::Conflict("access-key-id and access-key-secret go together: one of them is missing".into())),
         };
+        let key_files = match (self.path("access-key-id-file"), self.path("access-key-secret-file"), self.path("session-token-file")) {
+            (Some(id), Some(secret), token) => Some(KeyFiles { id, secret, token }),
+            (None, None, None) => None,
+            _ => return Err(Error::Conflict("access-key-id-file and access-key-secret-file go together: one of them is missing".into())),
+        };
+        let web_identity = WebIdentity {
+            role_arn: self.text("role-arn"),
+            provider_arn: self.text("oidc-provider-arn"),
+            token_file: self.path("oidc-token-file"),
+            session_name: self.text("role-session-name"),
+            sts_endpoint: self.text("sts-endpoint"),
+            then_role_arn: self.text("assume-role-arn"),
+            external_id: self.text("assume-role-external-id"),
+        };
         Ok(CredentialOptions {
             keys,
+            key_files,
+            web_identity: Some(web_identity).filter(|identity| *identity != WebIdentity::default()),
             profile: self.text("profile"),
             passwd_file: self.path("passwd-file"),
             process: self.text("credential-process"),
@@ -454,7 +470,11 @@ impl Values {
     fn admin(&self, environment: &[(String, String)]) -> Result<admin::Options, Error> {
         let metrics = self.text("metrics-listen").map(|text| text.parse().map_err(|reason| self.refused("metrics-listen", text, reason)));
         let directories = socket_directories(rustix::process::geteuid().as_raw(), environment);
-        Ok(admin::Options { directories, metrics: metrics.transpose()? })
+        let files = self.text("metrics-dir").map(|text| match text.as_str() {
+            "auto" => admin::MetricsDir::OfTheDriver,
+            path => admin::MetricsDir::At(std::path::absolute(path).unwrap_or_else(|_| path.into())),
+        });
+        Ok(admin::Options { directories, metrics: metrics.transpose()?, files })
     }
 
     fn fuse(&self) -> fuse::Options {

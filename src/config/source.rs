@@ -54,7 +54,9 @@ impl Source {
 
 fn guess(text: &str, endpoint: Option<&str>, program: Program) -> Result<Dialect, Error> {
     let host = endpoint.map(host_of);
-    if host.is_some_and(|host| host.ends_with(".aliyuncs.com")) || program != Program::Native {
+    if program == Program::Mountpoint {
+        Ok(Dialect::S3)
+    } else if host.is_some_and(|host| host.ends_with(".aliyuncs.com")) || program.is_for_oss() {
         Ok(Dialect::Oss)
     } else if host.is_some() {
         Ok(Dialect::S3)

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::foreign::Program;
 use super::value::Kind;
 use crate::units::ByteSize;
 
@@ -23,6 +24,8 @@ pub struct Spec {
     pub ossfs: Option<&'static str>,
     /// Default under the name of ossfs2, where it differs.
     pub ossfs2: Option<&'static str>,
+    /// Default under the name of Mountpoint, where it differs.
+    pub mountpoint: Option<&'static str>,
     /// Other spellings.
     pub aliases: &'static [Alias],
     /// Whether `mount` has a flag of this name; the others are positional, or must not be seen in a process list.
@@ -56,10 +59,20 @@ pub enum Rule {
     Opposite,
     /// These words become those; others stay as they are.
     Words(&'static [(&'static str, &'static str)]),
-    /// A directory: the option is this file in it.
+    /// A directory: the option is this file in it. The standard streams are files already.
     FileIn(&'static str),
     /// Without a value it means this one.
     OrElse(&'static str),
+}
+
+impl Rule {
+    /// Whether the word stands alone on a command line.
+    pub fn is_switch(self, spec: &Spec) -> bool {
+        match self {
+            Self::Sets(_) | Self::Opposite | Self::OrElse(_) => true,
+            _ => spec.kind.is_flag(),
+        }
+    }
 }
 
 impl Spec {
@@ -71,6 +84,16 @@ impl Spec {
     /// Whether values of it must not be shown.
     pub fn is_secret(&self) -> bool {
         self.kind == Kind::Secret
+    }
+
+    /// Its default under the name of another program, where it differs.
+    pub fn default_of(&self, program: Program) -> Option<&'static str> {
+        match program {
+            Program::Native => None,
+            Program::Ossfs => self.ossfs,
+            Program::Ossfs2 => self.ossfs2,
+            Program::Mountpoint => self.mountpoint,
+        }
     }
 }
 
@@ -140,7 +163,7 @@ mod tests {
     #[test]
     fn every_default_is_a_valid_value() {
         for spec in OPTIONS {
-            for text in [spec.default, spec.ossfs, spec.ossfs2].into_iter().flatten() {
+            for text in [spec.default, spec.ossfs, spec.ossfs2, spec.mountpoint].into_iter().flatten() {
                 assert!(spec.kind.parse(text).is_ok(), "{} = {text}", spec.name);
             }
         }

@@ -78,8 +78,12 @@ impl Bucket {
             Err(error) => return asker.reply::<WriteOut>().error(errno("write", &error)),
         };
         let size = u32::try_from(data.len()).expect("a WRITE is at most max_write");
+        let metrics = Arc::clone(&self.metrics);
         let answer = move |result: Result<()>, reply: Reply<WriteOut>| match result {
-            Ok(()) => reply.ok(&WriteOut { size, padding: 0 }),
+            Ok(()) => {
+                metrics.written_bytes.add(u64::from(size));
+                reply.ok(&WriteOut { size, padding: 0 });
+            }
             Err(error) => reply.error(errno("write", &error)),
         };
         // Uploads that this starts are tasks of the runtime.

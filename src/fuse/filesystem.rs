@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
-use crate::metrics::Metrics;
+use crate::metrics::{Call, Metrics};
 use crate::vfs::{Edits, Entry, Error, Files, HandleId, Inode, Names, Result};
 
 use super::MAX_WRITE;
@@ -21,7 +21,7 @@ use super::door::access;
 use super::own_files::OwnFiles;
 use super::reply::{Data, Empty, Interruptible, Reply};
 use super::request::{Header, Operation};
-use super::wire::{AttrOut, EntryOut, OpenOut, StatfsOut, open_flags};
+use super::wire::{AttrOut, EntryOut, OpenOut, StatfsOut, open_flags, valid};
 
 /// Who may use the mount, beside what the kernel checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +88,9 @@ impl Bucket {
         }
         if self.own.has_to_answer(asker.ino(), &operation) {
             return self.own.on_request(asker, &operation, &self.runtime);
+        }
+        if let Some(call) = call(&operation) {
+            self.metrics.operations.count(call);
         }
         match operation {
             Operation::Lookup { name } => self.lookup(asker, name),
@@ -223,6 +226,29 @@ impl Bucket {
             other => unreachable!("{other:?} changes nothing"),
         }
     }
+}
+
+/// As which call it is counted. Reads are, where they are answered.
+fn call(operation: &Operation<'_>) -> Option<Call> {
+    Some(match operation {
+        Operation::Mkdir { .. } => Call::Mkdir,
+        Operation::Rmdir { .. } => Call::Rmdir,
+        Operation::Unlink { .. } => Call::Unlink,
+        Operation::Opendir => Call::Opendir,
+        Operation::Readdir { .. } | Operation::Readdirplus { .. } => Call::Readdir,
+        Operation::Write { .. } => Call::Write,
+        Operation::Flush { .. } => Call::Flush,
+        Operation::Fsync { .. } => Call::Fsync,
+        Operation::Release { .. } => Call::Release,
+        Operation::Create { .. } => Call::Create,
+        Operation::Open { .. } => Call::Open,
+        Operation::Access => Call::Access,
+        Operation::Rename { .. } => Call::Rename,
+        Operation::Setattr(set) if set.valid & valid::SIZE != 0 => Call::Truncate,
+        Operation::Setattr(set) if set.valid & valid::MODE != 0 => Call::Chmod,
+        Operation::Setattr(set) if set.valid & (valid::UID | valid::GID) != 0 => Call::Chown,
+        _ => return None,
+    })
 }
 
 fn statfs(reply: Reply<StatfsOut>) {

@@ -121,6 +121,13 @@ impl Door {
 
 impl Drop for Door {
     fn drop(&mut self) {
+        self.remove();
+    }
+}
+
+impl Door {
+    /// Takes the file away, while somebody may still wait for who comes.
+    pub fn remove(&self) {
         // Unless somebody has put another one there meanwhile.
         if self.place.identity().is_ok_and(|found| found == self.identity)
             && let Err(error) = rustix::fs::unlinkat(&self.place.directory, &self.place.name, AtFlags::empty())

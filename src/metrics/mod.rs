@@ -4,11 +4,13 @@
 
 mod counter;
 mod histogram;
+mod operations;
 mod reading;
 mod requests;
 
 pub use counter::{Counter, Largest, Sharded};
 pub use histogram::{BOUNDS, Histogram};
+pub use operations::{Call, Operations};
 pub use reading::{Reading, Spread};
 pub use requests::{Answers, Attempt, Latencies, RequestKind};
 
@@ -118,6 +120,10 @@ pub struct Metrics {
     pub read_seconds: Histogram<16>,
     /// The longest READ of the kernel.
     pub longest_read_bytes: Largest,
+    /// Bytes taken from write(2).
+    pub written_bytes: Sharded,
+    /// What programs asked for beside reads, by the name of the call.
+    pub operations: Operations,
     /// Bytes that arrived in bodies of data GETs.
     pub fetched_bytes: Sharded,
     /// Bytes of bodies that left in requests, each attempt counted.

@@ -47,6 +47,7 @@ impl Mounted {
         // Before the mount, whose number another one may get.
         self.control = None;
         self.pages = None;
+        self.counters = None;
         self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)?;
         // Whoever waits for the end waits for all of it, and what was read can be fetched again.
         self.settle_disk(SETTLED.min(self.drain.saturating_sub(began.elapsed())));

@@ -49,7 +49,7 @@ pub use hedge::Hedging;
 pub use key::{ETag, Key};
 pub use leave::Exit;
 pub use open::{Location, open, probe};
-pub use options::{CredentialOptions, Dialect, Options, Signature, Sse, StaticKeys};
+pub use options::{CredentialOptions, Dialect, KeyFiles, Options, Signature, Sse, StaticKeys, WebIdentity};
 pub use range::Urls;
 pub use reach::{Identity, Silence, Spoken, Way, identity};
 pub use retry::{Policy, Retrying};

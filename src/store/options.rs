@@ -63,12 +63,41 @@ pub struct CredentialOptions {
     pub keys: Option<StaticKeys>,
     /// Named profile of the dialect's shared configuration files.
     pub profile: Option<String>,
-    /// A file of `bucket:key:secret` or `key:secret` lines, as ossfs and s3fs use.
+    /// A file of `bucket:key:secret` or `key:secret` lines, as ossfs and s3fs use, or a directory with one file a field.
     pub passwd_file: Option<PathBuf>,
+    /// The same fields in files that are named one by one.
+    pub key_files: Option<KeyFiles>,
     /// A command that prints credentials as JSON.
     pub process: Option<String>,
     /// Name of the ECS RAM role (OSS) to take from the metadata service.
     pub ram_role: Option<String>,
+    /// A role that a projected token stands for.
+    pub web_identity: Option<WebIdentity>,
+}
+
+/// Files that hold one field each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyFiles {
+    pub id: PathBuf,
+    pub secret: PathBuf,
+    pub token: Option<PathBuf>,
+}
+
+/// A role that is assumed with a token of the cluster (RRSA, IRSA). What is not said here the environment says, under the names that the
+/// vendors' own tools read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WebIdentity {
+    pub role_arn: Option<String>,
+    /// Who vouches for the token (OSS).
+    pub provider_arn: Option<String>,
+    pub token_file: Option<PathBuf>,
+    pub session_name: Option<String>,
+    /// URL of the token service (OSS).
+    pub sts_endpoint: Option<String>,
+    /// Another role, which the first one may assume (OSS).
+    pub then_role_arn: Option<String>,
+    /// What that role's owner wants to be told (OSS).
+    pub external_id: Option<String>,
 }
 
 /// Options of the store layer.

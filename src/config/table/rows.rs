@@ -10,6 +10,7 @@ const ROW: Spec = Spec {
     default: None,
     ossfs: None,
     ossfs2: None,
+    mountpoint: None,
     aliases: &[],
     has_flag: true,
     short: None,
@@ -51,6 +52,9 @@ const LEVELS: Rule = Rule::Words(&[
     ("dbg", "debug"),
 ]);
 
+/// Of Mountpoint, whose shortest is "a few hundred milliseconds, or a second".
+const TTLS: Rule = Rule::Words(&[("indefinite", "-1"), ("minimal", "1s")]);
+
 const CHUNK: Kind = Kind::Size { min: ByteSize::mib(1), max: ByteSize::mib(32), step: ByteSize::mib(1), bare_max: 1023, auto: false };
 const MEMORY: Kind = Kind::Size { min: ByteSize::mib(16), max: ByteSize::gib(16384), step: ByteSize::bytes(1), bare_max: 0, auto: true };
 const DISK_SIZE: Kind = size(ByteSize::bytes(0), ByteSize::gib(1 << 20));
@@ -76,7 +80,7 @@ pub static OPTIONS: &[Spec] = &[
     Spec { name: "prefix", has_flag: false, aliases: &[same("oss_bucket_prefix")], help: "The key prefix that goes with bucket", ..BUCKET },
     Spec {
         name: "endpoint",
-        aliases: &[same("url"), same("host"), same("oss_endpoint")],
+        aliases: &[same("url"), same("host"), same("oss_endpoint"), same("endpoint_url")],
         help: "URL of the store without the bucket; a name alone means https. Default: the store's own address for the region",
         ..BUCKET
     },
@@ -85,7 +89,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "path-style",
         kind: Kind::FlagOrAuto,
         default: Some("auto"),
-        aliases: &[same("use_path_request_style")],
+        aliases: &[same("use_path_request_style"), sets("force_path_style", "true")],
         help: "Address objects as endpoint/bucket/key; auto: when the endpoint is an IP address or localhost",
         ..BUCKET
     },
@@ -94,7 +98,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: Kind::Choice(&["v4", "v1", "none"]),
         default: Some("v4"),
         ossfs: Some("v1"),
-        aliases: &[sets("sigv4", "v4"), sets("sigv1", "v1"), sets("public_bucket", "none")],
+        aliases: &[sets("sigv4", "v4"), sets("sigv1", "v1"), sets("public_bucket", "none"), sets("no_sign_request", "none")],
         help: "How requests are signed: v4, v1 (OSS only), none (public buckets)",
         ..BUCKET
     },
@@ -118,11 +122,61 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "passwd-file",
         kind: Kind::Path,
-        help: "File of bucket:key:secret or key:secret lines, readable by its owner only",
+        aliases: &[same("secret_store_dir")],
+        help: "File of bucket:key:secret or key:secret lines, readable by its owner only, or a directory with a file for each field, as Kubernetes mounts secrets",
+        ..ACCESS
+    },
+    Spec {
+        name: "access-key-id-file",
+        kind: Kind::Path,
+        aliases: &[same("oss_sts_multi_conf_ak_file")],
+        help: "File with the access key alone",
+        ..ACCESS
+    },
+    Spec {
+        name: "access-key-secret-file",
+        kind: Kind::Path,
+        aliases: &[same("oss_sts_multi_conf_sk_file")],
+        help: "File with its secret alone",
+        ..ACCESS
+    },
+    Spec {
+        name: "session-token-file",
+        kind: Kind::Path,
+        aliases: &[same("oss_sts_multi_conf_token_file")],
+        help: "File with the token of temporary keys alone",
         ..ACCESS
     },
     Spec { name: "credential-process", help: "Command that prints credentials as JSON", ..ACCESS },
     Spec { name: "ram-role", help: "ECS RAM role whose credentials the metadata service gives out (OSS)", ..ACCESS },
+    Spec {
+        name: "role-arn",
+        aliases: &[same("rrsa_role_arn")],
+        help: "Role that a token of the cluster stands for (IRSA, RRSA); what is not said of it comes from the variables of the vendor's tools",
+        ..ACCESS
+    },
+    Spec { name: "oidc-provider-arn", aliases: &[same("rrsa_oidc_provider_arn")], help: "Who vouches for the token (OSS)", ..ACCESS },
+    Spec {
+        name: "oidc-token-file",
+        kind: Kind::Path,
+        aliases: &[same("rrsa_token_file")],
+        help: "File with the token, as Kubernetes projects it",
+        ..ACCESS
+    },
+    Spec {
+        name: "role-session-name",
+        aliases: &[same("rrsa_role_session_name")],
+        help: "Name of the session in the logs of the cloud",
+        ..ACCESS
+    },
+    Spec {
+        name: "sts-endpoint",
+        aliases: &[same("rrsa_endpoint")],
+        help: "URL of the service that takes the token (OSS); on S3 AWS_ENDPOINT_URL_STS",
+        ..ACCESS
+    },
+    Spec { name: "assume-role-arn", help: "Another role, which the first one assumes (OSS)", ..ACCESS },
+    Spec { name: "assume-role-external-id", help: "What the owner of that role wants to be told (OSS)", ..ACCESS },
     Spec { name: "access-key-id", has_flag: false, aliases: &[same("oss_access_key_id")], help: "Access key", ..ACCESS },
     Spec {
         name: "access-key-secret",
@@ -183,7 +237,12 @@ pub static OPTIONS: &[Spec] = &[
         kind: MEMORY,
         default: Some("auto"),
         ossfs: Some("1024MiB"),
-        aliases: &[unit("direct_read_prefetch_limit", "MiB"), unit("total_mem_limit", "B")],
+        aliases: &[
+            unit("direct_read_prefetch_limit", "MiB"),
+            unit("total_mem_limit", "B"),
+            unit("memory_target", "MiB"),
+            unit("max_memory_target", "MiB"),
+        ],
         help: "Bound of all memory that grows with traffic; auto: from the cgroup's memory.max, else from RAM",
         ..READ
     },
@@ -217,7 +276,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "spill-max",
         kind: DISK_SIZE,
         default: Some("0"),
-        aliases: &[same("disk_data_cache_size")],
+        aliases: &[same("disk_data_cache_size"), unit("max_cache_size", "MiB")],
         help: "Most bytes kept in it; 0: no bound of its own",
         ..DISK
     },
@@ -251,7 +310,8 @@ pub static OPTIONS: &[Spec] = &[
         kind: ttl(),
         default: Some("60s"),
         ossfs: Some("900s"),
-        aliases: &[same("stat_cache_expire"), same("attr_timeout")],
+        mountpoint: Some("1s"),
+        aliases: &[same("stat_cache_expire"), same("attr_timeout"), Alias { word: "metadata_ttl", rule: TTLS }],
         help: "How long attributes and listings are believed; 0 disables the cache, -1 is for ever",
         ..NAMES
     },
@@ -261,7 +321,12 @@ pub static OPTIONS: &[Spec] = &[
         kind: ttl(),
         default: Some("1s"),
         ossfs2: Some("0s"),
-        aliases: &[same("negative_timeout"), sets("disable_noobj_cache", "0"), sets("enable_noobj_cache", "1s")],
+        aliases: &[
+            same("negative_timeout"),
+            sets("disable_noobj_cache", "0"),
+            sets("enable_noobj_cache", "1s"),
+            Alias { word: "negative_metadata_ttl", rule: TTLS },
+        ],
         help: "How long the absence of a name is believed",
         ..NAMES
     },
@@ -328,7 +393,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: PART_SIZE,
         default: Some("8MiB"),
         ossfs: Some("10MiB"),
-        aliases: &[unit("multipart_size", "MiB"), unit("upload_buffer_size", "B")],
+        aliases: &[unit("multipart_size", "MiB"), unit("upload_buffer_size", "B"), unit("part_size", "B"), unit("write_part_size", "B")],
         help: "Part size of uploads; it grows with the file so that 10,000 parts hold it",
         ..WRITE
     },
@@ -348,7 +413,7 @@ pub static OPTIONS: &[Spec] = &[
         help: "Server-side encryption of what is written: on (AES256), kms, or kmsid:KEY",
         ..WRITE
     },
-    Spec { name: "sse-key-id", help: "Key of the server-side encryption with kms", ..WRITE },
+    Spec { name: "sse-key-id", aliases: &[same("sse_kms_key_id")], help: "Key of the server-side encryption with kms", ..WRITE },
     Spec { name: "storage-class", help: "Storage class of what is written, as the store calls it", ..WRITE },
     Spec { name: "acl", aliases: &[same("default_acl")], help: "Canned access list of what is written, such as private", ..WRITE },
     Spec {
@@ -375,8 +440,22 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec { name: "uid", kind: count(0, u32::MAX as u64 - 1), help: "Owner of all files; default: the mounting user", ..MOUNT },
     Spec { name: "gid", kind: count(0, u32::MAX as u64 - 1), help: "Group of all files; default: the mounting user's", ..MOUNT },
-    Spec { name: "file-mode", kind: Kind::Mode, default: Some("0644"), help: "Permission bits of files, before umask", ..MOUNT },
-    Spec { name: "dir-mode", kind: Kind::Mode, default: Some("0755"), help: "Permission bits of directories, before umask", ..MOUNT },
+    Spec {
+        name: "file-mode",
+        kind: Kind::Mode,
+        default: Some("0644"),
+        ossfs2: Some("0777"),
+        help: "Permission bits of files, before umask",
+        ..MOUNT
+    },
+    Spec {
+        name: "dir-mode",
+        kind: Kind::Mode,
+        default: Some("0755"),
+        ossfs2: Some("0777"),
+        help: "Permission bits of directories, before umask",
+        ..MOUNT
+    },
     Spec { name: "umask", kind: Kind::Mode, default: Some("0000"), help: "Permission bits taken away from both", ..MOUNT },
     Spec {
         name: "on-sigterm",
@@ -385,7 +464,7 @@ pub static OPTIONS: &[Spec] = &[
         help: "What SIGTERM does: drain stores what was written and ends; ignore waits until somebody unmounts",
         ..MOUNT
     },
-    Spec { name: "allow-other", kind: Kind::Flag, default: Some("false"), help: "Let other users in", ..MOUNT },
+    Spec { name: "allow-other", kind: Kind::Flag, default: Some("false"), ossfs2: Some("true"), help: "Let other users in", ..MOUNT },
     Spec { name: "allow-root", kind: Kind::Flag, default: Some("false"), help: "Let root in beside the mounting user", ..MOUNT },
     Spec { name: "nonempty", kind: Kind::Flag, default: Some("false"), help: "Mount over a directory that has entries", ..MOUNT },
     Spec { name: "auto-unmount", kind: Kind::Flag, default: Some("false"), help: "Have fusermount3 unmount when the daemon dies", ..MOUNT },
@@ -421,7 +500,11 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "log-file",
         kind: Kind::Path,
-        aliases: &[same("logfile"), Alias { word: "log_dir", rule: Rule::FileIn("windlass.log") }],
+        aliases: &[
+            same("logfile"),
+            Alias { word: "log_dir", rule: Rule::FileIn("windlass.log") },
+            Alias { word: "log_directory", rule: Rule::FileIn("windlass.log") },
+        ],
         help: "File to append to. Default: stderr in the foreground, syslog as a daemon",
         ..LOG
     },
@@ -429,6 +512,12 @@ pub static OPTIONS: &[Spec] = &[
         name: "metrics-listen",
         aliases: &[same("metrics_port")],
         help: "Where /metrics is served to Prometheus, and /healthz and /readyz to probes: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH",
+        ..LOG
+    },
+    Spec {
+        name: "metrics-dir",
+        aliases: &[sets("use_metrics", "auto")],
+        help: "Directory into which counters are written as the Alibaba Cloud CSI driver reads them; auto: that of this mount below /var/run/ossfs",
         ..LOG
     },
     Spec {

@@ -1,0 +1,53 @@
+//! What is not known in a line is named: refused where the program whose place it is would refuse it or do something with it, and said in the
+//! log where it has no effect here.
+
+use std::fs;
+
+use libtest_mimic::Trial;
+
+use super::oss::{Needs, World, refusal};
+use super::place::{soon, wait};
+use super::support::mounts::trial;
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        Trial::test("what_is_not_known_is_refused_by_its_name", || {
+            refused();
+            Ok(())
+        }),
+        trial("what_has_no_effect_is_named_in_the_log", noted),
+    ]
+}
+
+fn refused() {
+    for (program, words, named) in [
+        ("ossfs", "-o url={url},listobjectsv3 data:/p {at} -f", "listobjectsv3"),
+        ("ossfs", "-o url={url},auto_create_bucket,agentic_bucket=b data:/p {at} -f", "auto_create_bucket"),
+        ("ossfs", "-o url={url},agent_identity_endpoint=https://x data:/p {at} -f", "agent_identity_endpoint"),
+        ("ossfs2", "mount {at} --oss_endpoint={url} --oss_bucket=data --new_thing=1 -f", "new_thing"),
+        ("ossfs2", "mount {at} --oss_endpoint={url} --oss_bucket=data --auto_create_bucket=true -f", "auto_create_bucket"),
+        ("mount-s3", "data {at} --foreground --new-thing=1", "new-thing"),
+        ("mount-s3", "data {at} --foreground --expected-bucket-owner=111122223333", "expected-bucket-owner"),
+        ("mount-s3", "data {at} --foreground --cache-xz other", "cache-xz"),
+    ] {
+        let (code, said) = refusal(program, words);
+        assert_eq!(code, Some(2), "{words}: {said}");
+        assert!(said.contains(named) && said.lines().count() == 1, "{words}: {said}");
+    }
+}
+
+fn noted() {
+    let world = World::new(Needs::Key);
+    let log = world.place.beside("log");
+    let mut command = world.command("ossfs");
+    let words = "-o url={url},metrics_top=5,mime=/csi/mime.types,use_wtf8,dbglevel=warn,passwd_file={dir}/passwd-ossfs data:/p {at} -f";
+    let mut child = command.args(world.words(words)).stderr(fs::File::create(&log).expect("it is ours")).spawn().expect("it starts");
+    assert!(soon(|| world.place.is_mounted()));
+    world.reads();
+    world.place.umount().succeeds();
+    assert_eq!(wait(&mut child), Some(0));
+    let log = fs::read_to_string(log).expect("it is ours");
+    for word in ["metrics_top", "mime", "use_wtf8"] {
+        assert!(log.contains(&format!("option {word} has no effect")), "{word}: {log}");
+    }
+}
