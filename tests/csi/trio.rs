@@ -10,14 +10,17 @@ use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::kubelet::publish_request;
+use super::kubelet::{map, publish_request};
 use super::node::{Node, Pod};
 use super::support::mounts::wait_until;
 use super::support::sandbox::{Sandbox, Sandboxed, trial};
-use super::support::{BUCKET, REGION, S3Server};
+use super::support::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};
 
 /// What is written when nobody says how much: enough for the largest READ.
 const MIB: u64 = 96;
+
+/// The sandbox has the emptyDir of the pod where everybody has it.
+const SIDECAR: [&str; 2] = ["--sidecar-dir", "{home}/kubelet/pods/1/volumes/kubernetes.io~empty-dir/windlass"];
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -34,10 +37,11 @@ struct Sidecar {
 }
 
 impl Sidecar {
-    fn start(pod: &Pod, server: &S3Server) -> Self {
+    fn start(pod: &Pod) -> Self {
         // A port that was free a moment ago.
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("there are ports").port();
-        let sandbox = Sandbox::new().writable(&pod.meeting).envs(server.client_env());
+        // Nothing in its environment says who it is: that comes from a Secret, by way of the driver.
+        let sandbox = Sandbox::new().writable(&pod.meeting).envs([("AWS_EC2_METADATA_DISABLED", "true")]);
         let listen = format!("127.0.0.1:{port}");
         let directory = pod.meeting.to_str().expect("it is text");
         Self { process: sandbox.start(&["sidecar", "--dir", directory, "--listen", &listen, "--", "--path-style"]), port }
@@ -73,7 +77,9 @@ fn context(server: &S3Server) -> Vec<(&'static str, String)> {
 fn publish(node: &Node, volume: &str, pod: &Pod, server: &S3Server) {
     let context = context(server);
     let context: Vec<(&str, &str)> = context.iter().map(|(name, text)| (*name, text.as_str())).collect();
-    node.kubelet().publish(publish_request(volume, pod, &context)).expect("it is published");
+    let mut request = publish_request(volume, pod, &context);
+    request.secrets = map(&[("AccessKeyId", ACCESS_KEY), ("AccessKeySecret", SECRET_KEY)]);
+    node.kubelet().publish(request).expect("it is published");
 }
 
 /// Writes, fsyncs, and reads back, as an application in a mount namespace of its own. What it has of its own is another copy to compare with.
@@ -86,10 +92,10 @@ cat "$1/.windlass/stats"
 "#;
 
 fn written_and_read(flags: &[&str], longest: u64) {
-    let (server, node) = (S3Server::start(), Node::start(flags));
+    let (server, node) = (S3Server::start(), Node::start(&[&SIDECAR[..], flags].concat()));
     let pod = node.pod("1", "data");
     publish(&node, "v", &pod, &server);
-    let mut sidecar = Sidecar::start(&pod, &server);
+    let mut sidecar = Sidecar::start(&pod);
     sidecar.wait_until_ready();
     sidecar.process.check_privilege(&[&pod.meeting]);
     let mib = std::env::var("WINDLASS_TEST_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(MIB);
@@ -115,10 +121,10 @@ fn written_and_read(flags: &[&str], longest: u64) {
 }
 
 fn life() {
-    let (server, node) = (S3Server::start(), Node::start(&[]));
+    let (server, node) = (S3Server::start(), Node::start(&SIDECAR));
     server.put("file", "content");
     let (one, two) = (node.pod("1", "one"), node.pod("1", "two"));
-    let mut sidecar = Sidecar::start(&one, &server);
+    let mut sidecar = Sidecar::start(&one);
     wait_until("it listens", || sidecar.page("/healthz").is_some_and(|(status, _)| status == 200));
     assert_eq!(sidecar.page("/readyz").expect("it listens").0, 503, "nothing is published");
     publish(&node, "v", &one, &server);
@@ -131,12 +137,10 @@ fn life() {
     let killed = sidecar.daemons()[0];
     kill_process(Pid::from_raw(killed).expect("it is a process"), Signal::KILL).expect("it runs");
     wait_until("another one serves", || {
+        publish(&node, "v", &one, &server);
+        publish(&node, "w", &two, &server);
         let daemons = sidecar.daemons();
-        daemons.len() == 2 && !daemons.contains(&killed) && {
-            publish(&node, "v", &one, &server);
-            publish(&node, "w", &two, &server);
-            sidecar.page("/readyz").is_some_and(|(status, _)| status == 200)
-        }
+        daemons.len() == 2 && !daemons.contains(&killed) && sidecar.page("/readyz").is_some_and(|(status, _)| status == 200)
     });
     for pod in [&one, &two] {
         assert_eq!(fs::read(pod.target.join("file")).expect("it is served"), b"content");
