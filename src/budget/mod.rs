@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-pub use limit::{available, from_files as default_limit};
+pub use limit::{Allowance, Bound, available, from_files as default_limit};
 
 use crate::sys::Memory;
 use crate::units::ByteSize;
@@ -23,7 +23,7 @@ use crate::units::ByteSize;
 /// Options of the budget.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Upper bound of all leased memory; none: from the cgroup's memory.max, else from RAM.
+    /// Upper bound of all leased memory; none: a quarter of what the cgroups and the machine leave.
     pub memory_limit: Option<ByteSize>,
 }
 

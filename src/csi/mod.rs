@@ -185,9 +185,10 @@ impl Driver {
                 why = refusal => Err(failed(&options.endpoint)(why)),
             };
             ended.send_replace(true);
-            result
+            // Whoever has asked is answered first.
+            Ok(result)
         };
-        tokio::try_join!(driver, registration, ending).map(drop)
+        tokio::try_join!(driver, registration, ending)?.2
     }
 }
 

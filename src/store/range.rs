@@ -17,11 +17,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use hyper_util::client::proxy::matcher::Matcher;
+use parking_lot::Mutex;
 use reqwest::Url;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::answer::{self, Answer};
 use super::connecting::Counting;
+use super::credentials::Edition;
 use super::endpoint;
 use super::leave::Clients;
 use super::plain::{self, Failure};
@@ -48,6 +50,8 @@ const ERROR_BODY_LIMIT: usize = 64 << 10;
 pub(super) struct SignedGet {
     pub url: Url,
     pub headers: HeaderMap,
+    /// Which keys signed it; none: nobody's.
+    pub by: Option<Edition>,
 }
 
 /// How a dialect signs data GETs.
@@ -59,6 +63,36 @@ pub(super) trait SignGet: Send + Sync {
     /// cover host and path of the URL (OSS); those that do sign again.
     async fn sign_redirected(&self, signed: &SignedGet, _key: &Key, _target: &Url) -> Result<HeaderMap> {
         Ok(signed.headers.clone())
+    }
+}
+
+/// A signer that remembers which keys it signed with last, for one GET.
+pub(super) struct Remembering<'a> {
+    signer: &'a dyn SignGet,
+    by: Mutex<Option<Edition>>,
+}
+
+impl<'a> Remembering<'a> {
+    pub fn new(signer: &'a dyn SignGet) -> Self {
+        Self { signer, by: Mutex::default() }
+    }
+
+    /// None as long as nothing was signed.
+    pub fn by(&self) -> Option<Edition> {
+        *self.by.lock()
+    }
+}
+
+#[async_trait]
+impl SignGet for Remembering<'_> {
+    async fn sign_get(&self, key: &Key) -> Result<SignedGet> {
+        let signed = self.signer.sign_get(key).await?;
+        *self.by.lock() = signed.by;
+        Ok(signed)
+    }
+
+    async fn sign_redirected(&self, signed: &SignedGet, key: &Key, target: &Url) -> Result<HeaderMap> {
+        self.signer.sign_redirected(signed, key, target).await
     }
 }
 

@@ -112,6 +112,13 @@ impl Request {
     }
 }
 
+impl Request {
+    /// The key that signed it.
+    pub fn key_id(&self) -> Option<&str> {
+        self.authorization.as_deref()?.split_once("Credential=")?.1.split('/').next()
+    }
+}
+
 fn parse_range(header: &str) -> Option<Range<u64>> {
     let (first, last) = header.strip_prefix("bytes=")?.split_once('-')?;
     Some(first.parse().ok()?..last.parse::<u64>().ok()? + 1)

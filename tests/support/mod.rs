@@ -4,6 +4,7 @@
 mod bucket;
 mod fault;
 pub mod keeper;
+pub mod keyring;
 mod layer;
 mod log;
 pub mod model;
@@ -16,6 +17,7 @@ pub mod python;
 pub mod real_world;
 pub mod s3_server;
 pub mod sandbox;
+pub mod sts;
 pub mod vfs_world;
 
 pub use self::bucket::{About, Habits};

@@ -95,14 +95,36 @@ pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 
 /// The command line of a mount, before it is started.
 pub struct Daemon<'a> {
-    server: &'a S3Server,
+    /// Whose environment it gets.
+    server: Option<&'a S3Server>,
     source: String,
+    endpoint: String,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
+    cgroup: Option<PathBuf>,
 }
 
 impl<'a> Daemon<'a> {
     pub fn new(server: &'a S3Server) -> Self {
-        Self { server, source: format!("s3://{BUCKET}"), arguments: Vec::new() }
+        let (source, endpoint) = (format!("s3://{BUCKET}"), server.endpoint());
+        Self { server: Some(server), source, endpoint, arguments: Vec::new(), environment: Vec::new(), cgroup: None }
+    }
+
+    /// Mounts `source` of any server, with nothing in the environment but what [`env`](Self::env) adds.
+    pub fn of(source: &str, endpoint: &str) -> Self {
+        let (source, endpoint) = (source.to_owned(), endpoint.to_owned());
+        Self { server: None, source, endpoint, arguments: Vec::new(), environment: Vec::new(), cgroup: None }
+    }
+
+    pub fn env(mut self, name: &str, value: impl AsRef<str>) -> Self {
+        self.environment.push((name.to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// Starts it inside a cgroup.
+    pub fn in_cgroup(mut self, path: &Path) -> Self {
+        self.cgroup = Some(path.to_owned());
+        self
     }
 
     /// Mounts only the keys below this prefix.
@@ -146,10 +168,19 @@ impl<'a> Daemon<'a> {
     }
 
     fn command(&self, directory: &Path, ready: &Path) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+        let program = env!("CARGO_BIN_EXE_windlass");
+        let mut command = match &self.cgroup {
+            None => Command::new(program),
+            Some(cgroup) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", "echo 0 > \"$0/cgroup.procs\" && exec \"$@\""]).arg(cgroup).arg(program);
+                shell
+            }
+        };
         command.arg("mount").arg(&self.source).arg(directory).args(["--foreground", "--path-style", "--region", REGION]);
-        command.args(["--endpoint", &self.server.endpoint()]).arg("--ready-file").arg(ready).args(&self.arguments);
-        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).envs(self.server.client_env());
+        command.args(["--endpoint", &self.endpoint]).arg("--ready-file").arg(ready).args(&self.arguments);
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("AWS_EC2_METADATA_DISABLED", "true");
+        command.envs(self.server.map(S3Server::client_env).unwrap_or_default()).envs(self.environment.iter().cloned());
         command
     }
 }

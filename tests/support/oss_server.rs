@@ -22,6 +22,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use windlass::store::Op;
 
+use super::keyring::Keyring;
 use super::oss_read::serve;
 use super::oss_sign::{Received, Signee, oss_v1, oss_v4, oss_v4_scope};
 use super::oss_write::{Change, OssEffect, OssFault, Writes};
@@ -59,6 +60,13 @@ pub struct Counts {
     pub signature: String,
 }
 
+/// A signed request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub key_id: String,
+    pub let_in: bool,
+}
+
 /// A running server; it ends when it is dropped.
 pub struct OssServer {
     pub address: SocketAddr,
@@ -68,6 +76,9 @@ pub struct OssServer {
 
 struct State {
     setup: Mutex<Setup>,
+    /// Who is let in besides the one of the setup.
+    keyring: Keyring,
+    seen: Mutex<Vec<Seen>>,
     counts: Mutex<Counts>,
     writes: Mutex<Writes>,
     connections: AtomicUsize,
@@ -85,6 +96,8 @@ impl OssServer {
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State {
             setup: Mutex::new(setup),
+            keyring: Keyring::default(),
+            seen: Mutex::default(),
             counts: Mutex::default(),
             writes: Mutex::default(),
             connections: AtomicUsize::new(0),
@@ -112,6 +125,16 @@ impl OssServer {
             }
         });
         Self { address, state, task }
+    }
+
+    /// Who is let in besides the one of the setup.
+    pub fn keyring(&self) -> &Keyring {
+        &self.state.keyring
+    }
+
+    /// Every signed request so far.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.state.seen.lock().unwrap().clone()
     }
 
     pub fn counts(&self) -> Counts {
@@ -162,7 +185,8 @@ impl State {
         let mut setup = self.setup.lock().unwrap();
         let mut counts = self.counts.lock().unwrap();
         counts.virtual_host += usize::from(virtual_host);
-        let answer = check_signature(&setup, &received, &mut counts.signature).and_then(|()| {
+        let checked = self.check_signature(&setup, &received, &mut counts.signature);
+        let answer = checked.and_then(|()| {
             let key = received.key.clone().unwrap_or_default();
             let (method, query, headers) = (request.method(), &received.query, request.headers());
             let change = Change { method, key: &key, query, headers, body: request.body().to_vec() };
@@ -226,6 +250,35 @@ fn receive(request: &Request<Bytes>) -> (Received, bool) {
     let query = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, ""))).map(|(name, value)| (decode(name), decode(value)));
     let query = query.collect();
     (Received { method: request.method().to_string(), bucket: Some(bucket), key: Some(key), query, headers }, label.is_some())
+}
+
+impl State {
+    /// By the keys of the setup, or by those of the keyring that the request names.
+    fn check_signature(&self, setup: &Setup, received: &Received, signature: &mut String) -> Result<(), Refusal> {
+        let id = key_id(received.headers.get("authorization").map_or("", String::as_str));
+        let others = self.keyring.get(id).filter(|_| id != setup.who.id).map(|held| {
+            let who = Signee { id: id.to_owned(), secret: held.secret, region: setup.who.region.clone() };
+            Setup {
+                who,
+                token: held.token,
+                bucket: setup.bucket.clone(),
+                public: setup.public,
+                objects: BTreeMap::new(),
+                redirect_to: None,
+            }
+        });
+        let checked = check_signature(others.as_ref().unwrap_or(setup), received, signature);
+        if !id.is_empty() {
+            self.seen.lock().unwrap().push(Seen { key_id: id.to_owned(), let_in: checked.is_ok() });
+        }
+        checked
+    }
+}
+
+/// Whose signature it claims to be, in both versions.
+fn key_id(authorization: &str) -> &str {
+    let id = authorization.split_once("Credential=").map(|(_, scope)| scope.split('/').next().unwrap_or_default());
+    id.or_else(|| authorization.strip_prefix("OSS ")?.split(':').next()).unwrap_or_default()
 }
 
 fn check_signature(setup: &Setup, received: &Received, seen: &mut String) -> Result<(), Refusal> {

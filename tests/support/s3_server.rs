@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -17,6 +16,7 @@ use windlass::store::memory::Synthetic;
 
 use super::bucket::{About, Bucket, Habits};
 use super::fault::Fault;
+use super::keyring::Keyring;
 use super::layer::{Connection, Shared};
 use super::log::{Kind, Log, Request};
 
@@ -32,6 +32,7 @@ const POLL: Duration = Duration::from_millis(5);
 /// One server with one bucket, [`BUCKET`].
 pub struct S3Server {
     bucket: Bucket,
+    keyring: Keyring,
     shared: Shared,
     address: SocketAddr,
     credentials: tempfile::NamedTempFile,
@@ -53,8 +54,11 @@ impl S3Server {
     fn serve(signed: bool) -> Self {
         let bucket = Bucket::default();
         let mut builder = S3ServiceBuilder::new(bucket.clone());
+        let keyring = Keyring::default();
+        keyring.admit(ACCESS_KEY, SECRET_KEY, None);
         if signed {
-            builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
+            builder.set_auth(keyring.clone());
+            builder.set_access(keyring.clone());
         }
         let shared = Shared { s3: builder.build(), log: Log::default(), faults: Arc::default() };
         let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
@@ -73,7 +77,7 @@ impl S3Server {
         });
         let mut credentials = tempfile::NamedTempFile::new().expect("a temporary file can be made");
         writeln!(credentials, "{ACCESS_KEY}:{SECRET_KEY}").expect("it can be written");
-        Self { bucket, shared, address, credentials, stop: Some(stop), thread: Some(thread.expect("a thread starts")) }
+        Self { bucket, keyring, shared, address, credentials, stop: Some(stop), thread: Some(thread.expect("a thread starts")) }
     }
 
     /// `http://127.0.0.1:PORT`, for path-style requests.
@@ -83,6 +87,11 @@ impl S3Server {
 
     pub fn port(&self) -> u16 {
         self.address.port()
+    }
+
+    /// Who is let in.
+    pub fn keyring(&self) -> &Keyring {
+        &self.keyring
     }
 
     /// A file with the credentials, readable by its owner only.

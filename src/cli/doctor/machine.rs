@@ -8,7 +8,7 @@ use indicatif::HumanBytes;
 use rustix::process::Resource;
 
 use super::Finding;
-use crate::budget;
+use crate::budget::{self, Allowance, Bound};
 use crate::cli::{mountpoint, umount};
 
 /// Descriptors below which a mount gets into trouble with a few hundred files and connections.
@@ -128,14 +128,20 @@ fn files(limit: Option<u64>) -> Finding {
     }
 }
 
-/// What the cgroup and the machine leave, as the default of `memory-limit` goes by it.
+/// What the cgroups and the machine leave, as the default of `memory-limit` goes by it.
 fn memory(root: &Path) -> Finding {
     let (limit, least) = (budget::default_limit(root), budget::SMALLEST_LIMIT.as_u64());
-    let Some(bytes) = budget::available(root) else { return Finding::ok("memory", format!("memory-limit=auto is {limit}")) };
-    let allowed = format!("{} are what the cgroup and the machine allow: memory-limit=auto is {limit}", HumanBytes(bytes));
+    let Some(Allowance { bytes, by }) = budget::available(root) else {
+        return Finding::ok("memory", format!("memory-limit=auto is {limit}"));
+    };
+    let (by, fix) = match by {
+        Bound::Cgroup(file) => (file.display().to_string(), "give the cgroup"),
+        Bound::Machine(word) => (format!("{word} in /proc/meminfo"), "free memory on this machine: the mount wants"),
+    };
+    let allowed = format!("{} are left by {by}: memory-limit=auto is {limit}", HumanBytes(bytes));
     match bytes {
-        bytes if bytes < 2 * least => Finding::fail(2, "memory", allowed, "give the cgroup 256 MiB or more (memory.max)"),
-        bytes if bytes < 4 * least => Finding::warn("memory", allowed, "give the cgroup 512 MiB or more (memory.max) for fast reads"),
+        bytes if bytes < 2 * least => Finding::fail(2, "memory", allowed, format!("{fix} 256 MiB or more")),
+        bytes if bytes < 4 * least => Finding::warn("memory", allowed, format!("{fix} 512 MiB or more for fast reads")),
         _ => Finding::ok("memory", allowed),
     }
 }
@@ -175,6 +181,7 @@ mod tests {
             for (path, text) in [
                 ("proc/meminfo", "MemTotal: 8388608 kB\n".to_owned()),
                 ("proc/self/cgroup", "0::/pod\n".to_owned()),
+                ("proc/self/mountinfo", "35 24 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n".to_owned()),
                 ("sys/fs/cgroup/pod/memory.max", format!("{bytes}\n")),
             ] {
                 let path = root.path().join(path);
@@ -184,7 +191,8 @@ mod tests {
             memory(root.path())
         };
         let tiny = machine(100 << 20);
-        assert!(tiny.level == Level::Fail && tiny.line().contains("memory.max"), "{tiny:?}");
+        let words = ["100.00 MiB are left by /sys/fs/cgroup/pod/memory.max", "give the cgroup 256 MiB"];
+        assert!(tiny.level == Level::Fail && words.iter().all(|word| tiny.line().contains(word)), "{tiny:?}");
         assert_eq!(machine(200 << 20).level, Level::Warn);
         assert_eq!(machine(4 << 30).level, Level::Ok);
     }

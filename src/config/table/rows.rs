@@ -243,7 +243,7 @@ pub static OPTIONS: &[Spec] = &[
             unit("memory_target", "MiB"),
             unit("max_memory_target", "MiB"),
         ],
-        help: "Bound of all memory that grows with traffic; auto: from the cgroup's memory.max, else from RAM",
+        help: "Bound of all memory that grows with traffic; auto: a quarter of what the cgroups and the machine leave",
         ..READ
     },
     Spec {

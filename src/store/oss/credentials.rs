@@ -1,27 +1,22 @@
-//! Where OSS credentials come from: the sources that the options name, else the vendor's usual places in order. Asked
-//! again when what they gave runs out. Invariant: no credentials is an error that names every place that was looked at.
+//! Where OSS credentials come from: the sources that the options name, else the vendor's usual places in order. Keeps nothing of what it
+//! found. Invariant: no credentials is an error that names every place that was looked at.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use async_trait::async_trait;
 use reqsign_aliyun_oss::{
-    AssumeRoleWithOidcCredentialProvider, Credential, DefaultCredentialProvider, EcsRamRoleCredentialProvider, OssProfileCredentialProvider,
+    AssumeRoleCredentialProvider, AssumeRoleWithOidcCredentialProvider, Credential, DefaultCredentialProvider,
+    EcsRamRoleCredentialProvider, OssProfileCredentialProvider,
 };
-use reqsign_core::time::Timestamp;
-use reqsign_core::{Context, Env, Error, ProvideCredential, ProvideCredentialDyn};
+use reqsign_core::{Context, Env, Error, ProvideCredentialDyn};
 use reqsign_file_read_tokio::TokioFileRead;
 use reqsign_http_send_reqwest::ReqwestHttpSend;
 
 use super::process::Process;
-use crate::store::{CredentialOptions, StaticKeys, passwd};
-
-/// Files are read and processes run again this often, so that changed keys arrive without a new mount.
-const RELOAD: Duration = Duration::from_secs(300);
-
-/// The signer asks for new credentials this long before the old ones expire (reqsign's `Credential::is_valid`).
-const FRESH: Duration = Duration::from_secs(120);
+use crate::store::credentials::{KeyFile, Keys, Missing, Source};
+use crate::store::{CredentialOptions, WebIdentity};
 
 /// The metadata service is one hop away or not there at all. Two of its requests may fail before a look-up gives up (the
 /// token, then the role), and a mount without credentials should fail within two seconds.
@@ -34,14 +29,36 @@ const STS_REQUEST: Duration = Duration::from_secs(5);
 
 /// One place to look at.
 #[derive(Debug)]
-struct Source {
+enum Place {
+    File(KeyFile),
+    /// Keys that the options hold.
+    Given(Keys),
+    Provider(Provider),
+}
+
+/// A provider of the library.
+#[derive(Debug)]
+struct Provider {
     /// What it is, for the message when nothing is found.
     name: String,
     context: Context,
     provider: Arc<dyn ProvideCredentialDyn<Credential = Credential>>,
+    /// What it reads.
+    files: Vec<PathBuf>,
 }
 
-impl Source {
+impl Provider {
+    async fn find(&self) -> Result<Option<Keys>, String> {
+        let found = self.provider.provide_credential_dyn(&self.context).await.map_err(|error| self.failed(&error))?;
+        Ok(found.map(|found| Keys {
+            id: found.access_key_id,
+            secret: found.access_key_secret,
+            token: found.security_token,
+            expires: found.expires_in.map(reqsign_core::time::Timestamp::as_system_time),
+            from: self.name.clone(),
+        }))
+    }
+
     /// What failed here, naming the place once.
     fn failed(&self, error: &Error) -> String {
         let said = error.to_string();
@@ -51,14 +68,31 @@ impl Source {
     }
 }
 
+impl Place {
+    fn name(&self) -> String {
+        match self {
+            Self::File(file) => file.name(),
+            Self::Given(keys) => keys.from.clone(),
+            Self::Provider(provider) => provider.name.clone(),
+        }
+    }
+
+    /// The keys there, if there are any; an error says where it was looked at.
+    async fn find(&self) -> Result<Option<Keys>, String> {
+        match self {
+            Self::File(file) => file.fetch().await.map(Some).map_err(|missing| missing.0),
+            Self::Given(keys) => Ok(Some(keys.clone())),
+            Self::Provider(provider) => provider.find().await,
+        }
+    }
+}
+
 /// All places to look at, in order.
 #[derive(Debug)]
 pub(super) struct Sources {
-    sources: Vec<Source>,
+    places: Vec<Place>,
     /// They are those that the options name, and not the usual places.
     named: bool,
-    /// The last ones found, for when a file is just being replaced.
-    last: Mutex<Option<Credential>>,
 }
 
 impl Sources {
@@ -69,70 +103,32 @@ impl Sources {
         let context = Context::new().with_file_read(TokioFileRead).with_env(env.clone());
         let near = context.clone().with_http_send(ReqwestHttpSend::new(metadata));
         let far = context.with_http_send(ReqwestHttpSend::new(sts));
-        let source = |name: String, context: &Context, provider| Source { name, context: context.clone(), provider };
-        let passwd = |path: PathBuf| {
-            let name = format!("the credentials file {}", path.display());
-            source(name, &far, Arc::new(PasswdFile { path, bucket: bucket.to_owned() }) as Arc<_>)
-        };
-        let ecs = EcsRamRoleCredentialProvider::new();
-
-        let mut sources = Vec::new();
-        if let Some(keys) = &options.keys {
-            sources.push(source("the keys of the configuration".into(), &far, Arc::new(Given(keys.clone()))));
-        }
-        if let Some(path) = &options.passwd_file {
-            sources.push(passwd(path.clone()));
-        }
-        if let Some(command) = &options.process {
-            sources.push(source("the credential process".into(), &far, Arc::new(Process::new(command))));
-        }
-        if let Some(role) = &options.ram_role {
-            let provider = ecs.clone().with_role_name(role);
-            sources.push(source(format!("the metadata service for the RAM role {role}"), &near, Arc::new(provider)));
-        }
-        if let Some(profile) = &options.profile {
-            let far = far.clone().with_env(ProfileEnv { profile: profile.clone(), inner: env.clone() });
-            let shared = DefaultCredentialProvider::builder().no_assume_role().no_env().no_credentials_uri().no_ecs_ram_role().no_oidc();
-            let shared = shared.oss_profile(OssProfileCredentialProvider::new().with_profile(profile)).build();
-            sources.push(source(format!("the profile {profile}"), &far, Arc::new(shared)));
-        }
-        let named = !sources.is_empty();
+        let mut places = named(options, bucket, &near, &far, &env);
+        let named = !places.is_empty();
         if !named {
             // The web identity before the instance: in a pod the instance's role is the node's, not the pod's. The crate's
             // own order is the other way round, so its chain is asked in parts.
             let shared = DefaultCredentialProvider::builder().no_ecs_ram_role().no_oidc().build();
             let names = "the environment (OSS_ACCESS_KEY_ID, ALIBABA_CLOUD_ACCESS_KEY_ID), the profile files (~/.oss/credentials, \
                          ~/.alibabacloud/credentials.ini, ~/.aliyun/config.json)";
-            sources.push(source(names.into(), &far, Arc::new(shared)));
-            sources.extend(default_files(&env).into_iter().filter(|path| path.exists()).map(passwd));
-            let oidc = AssumeRoleWithOidcCredentialProvider::new();
-            sources.push(source("the web identity (ALIBABA_CLOUD_OIDC_TOKEN_FILE)".into(), &far, Arc::new(oidc)));
-            sources.push(source("the metadata service for the RAM role of this instance".into(), &near, Arc::new(ecs)));
+            places.push(provider(names, &far, shared, profile_files(&env)));
+            let files = default_files(&env).into_iter().filter(|path| path.exists());
+            places.extend(files.map(|path| Place::File(KeyFile::at(&path, bucket))));
+            places.push(web_identity(&WebIdentity::default(), &far, &env));
+            let ecs = EcsRamRoleCredentialProvider::new();
+            places.push(provider("the metadata service for the RAM role of this instance", &near, ecs, Vec::new()));
         }
-        Ok(Self { sources, named, last: Mutex::new(None) })
+        Ok(Self { places, named })
     }
 
-    /// Where the key is found that signs, and which it is; else what to do about it.
-    pub async fn whose(&self) -> Result<(String, String), String> {
-        match self.find().await {
-            Ok((source, credential)) => Ok((source.name.clone(), credential.access_key_id)),
-            Err(looked_at) => Err(self.nothing(&looked_at)),
-        }
-    }
-
-    /// Credentials, or what became of each place.
-    async fn look_up(&self) -> Result<Credential, String> {
-        self.find().await.map(|(_, credential)| credential)
-    }
-
-    async fn find(&self) -> Result<(&Source, Credential), String> {
+    async fn find(&self) -> Result<Keys, String> {
         let mut looked_at = Vec::new();
-        for source in &self.sources {
-            match source.provider.provide_credential_dyn(&source.context).await {
-                Ok(Some(credential)) => return Ok((source, credential)),
-                Ok(None) if self.named => looked_at.push(format!("nothing in {}", source.name)),
-                Ok(None) => looked_at.push(source.name.clone()),
-                Err(error) => looked_at.push(source.failed(&error)),
+        for place in &self.places {
+            match place.find().await {
+                Ok(Some(keys)) => return Ok(keys),
+                Ok(None) if self.named => looked_at.push(format!("nothing in {}", place.name())),
+                Ok(None) => looked_at.push(place.name()),
+                Err(failed) => looked_at.push(failed),
             }
         }
         Err(looked_at.join(", "))
@@ -149,75 +145,117 @@ impl Sources {
     }
 }
 
+#[async_trait]
+impl Source for Sources {
+    async fn fetch(&self) -> Result<Keys, Missing> {
+        self.find().await.map_err(|looked_at| Missing(self.nothing(&looked_at)))
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let files = |place: &Place| match place {
+            Place::File(file) => file.files(),
+            Place::Given(_) => Vec::new(),
+            Place::Provider(provider) => provider.files.clone(),
+        };
+        self.places.iter().flat_map(files).collect()
+    }
+
+    fn is_fixed(&self) -> bool {
+        matches!(self.places[..], [Place::Given(_), ..])
+    }
+}
+
+fn provider(
+    name: impl Into<String>,
+    context: &Context,
+    provider: impl ProvideCredentialDyn<Credential = Credential>,
+    files: Vec<PathBuf>,
+) -> Place {
+    Place::Provider(Provider { name: name.into(), context: context.clone(), provider: Arc::new(provider), files })
+}
+
+/// What the options name.
+fn named(options: &CredentialOptions, bucket: &str, near: &Context, far: &Context, env: &(impl Env + Clone)) -> Vec<Place> {
+    let mut places = Vec::new();
+    if let Some(keys) = options.keys.clone() {
+        let from = "the keys of the configuration".into();
+        places.push(Place::Given(Keys { id: keys.id, secret: keys.secret, token: keys.token, expires: None, from }));
+    }
+    if let Some(path) = &options.passwd_file {
+        places.push(Place::File(KeyFile::at(path, bucket)));
+    }
+    if let Some(files) = &options.key_files {
+        places.push(Place::File(KeyFile::of_fields(files)));
+    }
+    if let Some(command) = &options.process {
+        places.push(provider("the credential process", far, Process::new(command), Vec::new()));
+    }
+    if let Some(role) = &options.ram_role {
+        let name = format!("the metadata service for the RAM role {role}");
+        places.push(provider(name, near, EcsRamRoleCredentialProvider::new().with_role_name(role), Vec::new()));
+    }
+    if let Some(profile) = &options.profile {
+        let far = far.clone().with_env(ProfileEnv { profile: profile.clone(), inner: env.clone() });
+        let shared = DefaultCredentialProvider::builder().no_assume_role().no_env().no_credentials_uri().no_ecs_ram_role().no_oidc();
+        let shared = shared.oss_profile(OssProfileCredentialProvider::new().with_profile(profile)).build();
+        places.push(provider(format!("the profile {profile}"), &far, shared, profile_files(env)));
+    }
+    if let Some(identity) = &options.web_identity {
+        places.push(web_identity(identity, far, env));
+    }
+    places
+}
+
+/// A role that a projected token stands for, and the role that this one assumes. What the options do not say the environment does.
+fn web_identity(identity: &WebIdentity, far: &Context, env: &impl Env) -> Place {
+    let WebIdentity { role_arn, provider_arn, token_file, session_name, sts_endpoint, then_role_arn, external_id } = identity.clone();
+    let token_file = token_file.map(|path| path.to_string_lossy().into_owned());
+    let files = token_file.clone().or_else(|| env.var("ALIBABA_CLOUD_OIDC_TOKEN_FILE")).map(PathBuf::from).into_iter().collect();
+    // The second name is the one that Alibaba's CSI driver sets for ossfs.
+    let session_name =
+        session_name.or_else(|| ["ALIBABA_CLOUD_ROLE_SESSION_NAME", "ROLE_SESSION_NAME"].iter().find_map(|name| env.var(name)));
+    let session_name = session_name.unwrap_or_else(|| "windlass".into());
+    let mut oidc = AssumeRoleWithOidcCredentialProvider::new().with_role_session_name(&session_name);
+    if let Some(role_arn) = role_arn {
+        oidc = oidc.with_role_arn(role_arn);
+    }
+    if let Some(provider_arn) = provider_arn {
+        oidc = oidc.with_oidc_provider_arn(provider_arn);
+    }
+    if let Some(token_file) = token_file {
+        oidc = oidc.with_oidc_token_file(token_file);
+    }
+    if let Some(endpoint) = &sts_endpoint {
+        oidc = oidc.with_sts_endpoint(endpoint);
+    }
+    let name = "the web identity (ALIBABA_CLOUD_ROLE_ARN, ALIBABA_CLOUD_OIDC_PROVIDER_ARN, ALIBABA_CLOUD_OIDC_TOKEN_FILE)";
+    let Some(then_role_arn) = then_role_arn else { return provider(name, far, oidc, files) };
+    let mut then = AssumeRoleCredentialProvider::new().with_base_provider(oidc).with_role_arn(&then_role_arn);
+    then = then.with_role_session_name(&session_name);
+    if let Some(external_id) = external_id {
+        then = then.with_external_id(external_id);
+    }
+    if let Some(endpoint) = sts_endpoint {
+        then = then.with_sts_endpoint(endpoint);
+    }
+    provider(format!("the role {then_role_arn} by {name}"), far, then, files)
+}
+
+/// The files that the library reads profiles from.
+fn profile_files(env: &impl Env) -> Vec<PathBuf> {
+    let places = [
+        ("OSS_CREDENTIAL_PROFILES_FILE", ".oss/credentials"),
+        ("ALIBABA_CLOUD_CREDENTIALS_FILE", ".alibabacloud/credentials.ini"),
+        ("ALIBABA_CLOUD_CONFIG_FILE", ".aliyun/config.json"),
+    ];
+    let place = |(variable, name)| env.var(variable).map(PathBuf::from).or_else(|| Some(env.home_dir()?.join(name)));
+    places.into_iter().filter_map(place).collect()
+}
+
 /// Where ossfs looks without being told, its user's file first.
 fn default_files(env: &impl Env) -> Vec<PathBuf> {
     let own = env.home_dir().map(|home| home.join(".passwd-ossfs"));
     own.into_iter().chain([PathBuf::from("/etc/passwd-ossfs")]).collect()
-}
-
-impl ProvideCredential for Sources {
-    type Credential = Credential;
-
-    async fn provide_credential(&self, _: &Context) -> reqsign_core::Result<Option<Credential>> {
-        let found = self.look_up().await;
-        let now = Timestamp::now();
-        let mut last = self.last.lock();
-        match (found, last.clone()) {
-            (Ok(credential), _) => {
-                *last = Some(credential.clone());
-                // Without an end of its own the signer would keep it for ever.
-                let expires_in = credential.expires_in.or(Some(now + RELOAD + FRESH));
-                Ok(Some(Credential { expires_in, ..credential }))
-            }
-            (Err(looked_at), Some(credential)) if credential.expires_in.is_none_or(|end| end > now + FRESH / 2) => {
-                tracing::warn!(looked_at, "credentials cannot be renewed now, the ones in use are kept");
-                let expires_in = credential.expires_in.or(Some(now + RELOAD + FRESH));
-                Ok(Some(Credential { expires_in, ..credential }))
-            }
-            // They were there before and will be again: a caller may retry.
-            (Err(looked_at), Some(_)) => {
-                Err(Error::unexpected(format!("the credentials expired and cannot be renewed, looked at {looked_at}")).set_retryable(true))
-            }
-            (Err(looked_at), None) => Err(Error::credential_invalid(self.nothing(&looked_at))),
-        }
-    }
-}
-
-/// Keys that the options hold.
-#[derive(Debug)]
-struct Given(StaticKeys);
-
-impl ProvideCredential for Given {
-    type Credential = Credential;
-
-    async fn provide_credential(&self, _: &Context) -> reqsign_core::Result<Option<Credential>> {
-        let StaticKeys { id, secret, token } = self.0.clone();
-        Ok(Some(Credential { access_key_id: id, access_key_secret: secret, security_token: token, expires_in: None }))
-    }
-}
-
-/// A password file, read anew each time.
-#[derive(Debug)]
-struct PasswdFile {
-    path: PathBuf,
-    bucket: String,
-}
-
-impl ProvideCredential for PasswdFile {
-    type Credential = Credential;
-
-    async fn provide_credential(&self, _: &Context) -> reqsign_core::Result<Option<Credential>> {
-        let (path, bucket) = (self.path.clone(), self.bucket.clone());
-        let entry = tokio::task::spawn_blocking(move || passwd::read(&path, &bucket)).await;
-        let entry = entry.map_err(|_| Error::unexpected("reading the credentials file was interrupted"))?;
-        let entry = entry.map_err(|error| Error::config_invalid(error.to_string()))?;
-        Ok(Some(Credential {
-            access_key_id: entry.access_key_id,
-            access_key_secret: entry.access_key_secret,
-            security_token: entry.security_token,
-            expires_in: None,
-        }))
-    }
 }
 
 /// The environment with a profile chosen: the variables win over what the crate's providers are told.

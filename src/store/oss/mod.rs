@@ -1,9 +1,8 @@
 //! The OSS dialect: the requests of one bucket, signed with V4 or V1 or not at all. It does not
-//! retry, but once with renewed credentials. Invariant: each call reads one version of one object, or one page.
+//! retry, but where other credentials sign. Invariant: each call reads one version of one object, or one page.
 
 mod address;
 mod credentials;
-mod identity;
 mod process;
 mod sign;
 
@@ -16,12 +15,12 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use reqsign_core::OsEnv;
 use reqwest::Url;
-use tokio::time::Instant;
 
 use super::answer::{self, Answer};
+use super::credentials::{Attempts, Rotating, Source};
 use super::listing::Tokens;
 use super::page::{Answered, PageClient};
-use super::range::{RangeClient, clients};
+use super::range::{RangeClient, Remembering, SignedGet, clients};
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
 use super::requests::Requests;
@@ -52,10 +51,11 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
     let address = |options: &Options| Address::new(options).map_err(|error| invalid(error.to_string()));
     let home_address = address(options)?;
     let sources = Sources::new(&options.credentials, &options.bucket, OsEnv).map_err(|error| answer::transport(Op::List, &root, &error))?;
+    let keys = Rotating::new(Box::new(sources));
     let region = home_address.region.clone();
     let authority = |address: &Address| address.target(&root, &[]).map(|target| redirect::authority(&target.url));
     let home_authority = authority(&home_address);
-    let signer = OssSigner::new(home_address, options.signature, sources, options.requester_pays);
+    let signer = OssSigner::new(home_address, options.signature, keys, options.requester_pays);
     signer.sign(Op::List, Method::GET, &root, &[]).await?;
     let Some(near) = options_near(options, region) else { return Ok(Arc::new(OssStore::new(options, signer, metrics)?)) };
     // Each may redirect to the other. What they are asked for is signed for the bucket, wherever it is sent.
@@ -85,9 +85,9 @@ pub(super) async fn identity(options: &Options) -> Result<Option<Identity>> {
     }
     let root = Key::root();
     let sources = Sources::new(&options.credentials, &options.bucket, OsEnv).map_err(|error| answer::transport(Op::List, &root, &error))?;
-    match sources.whose().await {
-        Ok((source, key_id)) => Ok(Some(Identity { source, key_id, expires: None })),
-        Err(message) => Err(Error::new(ErrorKind::NoCredentials, Op::List, &root, message)),
+    match sources.fetch().await {
+        Ok(keys) => Ok(Some(Identity { source: keys.from, key_id: keys.id, expires: keys.expires })),
+        Err(missing) => Err(Error::new(ErrorKind::NoCredentials, Op::List, &root, missing.0)),
     }
 }
 
@@ -101,7 +101,7 @@ impl OssStore {
         Ok(Self { ranges, pages, requests, signer, metrics })
     }
 
-    async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+    async fn sign_list(&self, request: &ListRequest) -> Result<SignedGet> {
         let max_keys = request.max_keys.to_string();
         let mut query: Vec<(&str, &[u8])> = vec![("encoding-type", b"url"), ("list-type", b"2"), ("max-keys", max_keys.as_bytes())];
         // A query parameter without a value is signed without its `=`: nothing empty is sent.
@@ -114,9 +114,12 @@ impl OssStore {
         if let Some(token) = &request.token {
             query.push(("continuation-token", token.as_bytes()));
         }
-        let prefix = &request.prefix;
         let signed = self.signer.sign(Op::List, Method::GET, &Key::root(), &query).await;
-        let signed = signed.map_err(|error| Error { key: prefix.clone(), ..error })?;
+        signed.map_err(|error| Error { key: request.prefix.clone(), ..error })
+    }
+
+    async fn list_page(&self, signed: SignedGet, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+        let prefix = &request.prefix;
         match self.pages.get(signed, prefix, self.metrics.attempt(RequestKind::List), tell).await? {
             Answered::Page(page) => Ok(page),
             Answered::Unreadable(_, _, error) => Err(Error::new(ErrorKind::Corrupt, Op::List, prefix, error.to_string())),
@@ -136,19 +139,26 @@ impl ObjectStore for OssStore {
     }
 
     async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
-        let started = Instant::now();
-        match self.list_page(request, tell).await {
-            Err(error) if self.signer.may_renew(&error, started) => self.list_page(request, tell).await,
-            result => result,
+        let mut attempts = Attempts::new();
+        loop {
+            let signed = self.sign_list(request).await?;
+            let by = signed.by;
+            let result = self.list_page(signed, request, tell).await;
+            if !self.signer.again(&mut attempts, by, result.as_ref().err()).await {
+                return result;
+            }
         }
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        let started = Instant::now();
-        match self.ranges.get(&*self.signer, request, sink).await {
-            // Made with a token or key that has ended since: refused before any byte of the range.
-            Err(error) if self.signer.may_renew_get(&error, &request.key, started) => self.ranges.get(&*self.signer, request, sink).await,
-            result => result,
+        let mut attempts = Attempts::new();
+        loop {
+            let signer = Remembering::new(&*self.signer);
+            let result = self.ranges.get(&signer, request, sink).await;
+            // A refusal comes instead of bytes: the sink is as it was.
+            if !self.signer.again(&mut attempts, signer.by(), result.as_ref().err()).await {
+                return result;
+            }
         }
     }
 

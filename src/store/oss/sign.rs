@@ -11,13 +11,12 @@ use async_trait::async_trait;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use parking_lot::Mutex;
-use reqsign_aliyun_oss::{RequestSigner, SigningVersion};
-use reqsign_core::ErrorKind as SignErrorKind;
+use reqsign_aliyun_oss::{Credential, RequestSigner, SigningVersion};
+use reqsign_core::{Context, SignRequest};
 use tokio::time::Instant;
 
 use super::address::Address;
-use super::credentials::Sources;
-use super::identity::Identity;
+use crate::store::credentials::{Attempts, Edition, Rotating, Signing};
 use crate::store::range::{SignGet, SignedGet};
 use crate::store::requests::{REQUEST_PAYER, Unsigned, Voice};
 use crate::store::{Error, ErrorKind, Key, Op, Result, Signature};
@@ -38,15 +37,21 @@ const PAYER: HeaderName = HeaderName::from_static("x-oss-request-payer");
 pub(super) struct OssSigner {
     address: Address,
     /// None for anonymous access.
-    identity: Option<Arc<Identity>>,
+    identity: Option<Identity>,
     requester_pays: bool,
     kept: Mutex<HashMap<Key, Kept>>,
+}
+
+/// Who signs, and by which rules, for every address of one bucket.
+#[derive(Clone)]
+struct Identity {
+    keys: Arc<Rotating>,
+    rules: Arc<RequestSigner>,
 }
 
 /// A signature in use.
 struct Kept {
     until: Instant,
-    uses: u64,
     signed: SignedGet,
 }
 
@@ -57,7 +62,7 @@ impl fmt::Debug for OssSigner {
 }
 
 impl OssSigner {
-    pub fn new(address: Address, signature: Signature, sources: Sources, requester_pays: bool) -> Self {
+    pub fn new(address: Address, signature: Signature, keys: Arc<Rotating>, requester_pays: bool) -> Self {
         let rules = RequestSigner::new(&address.bucket);
         let rules = match signature {
             Signature::None => None,
@@ -67,7 +72,7 @@ impl OssSigner {
                 Some(rules.with_signing_version(SigningVersion::V4).with_region(region))
             }
         };
-        let identity = rules.map(|rules| Arc::new(Identity::new(sources, rules)));
+        let identity = rules.map(|rules| Identity { keys, rules: Arc::new(rules) });
         Self { address, identity, requester_pays, kept: Mutex::new(HashMap::new()) }
     }
 
@@ -89,7 +94,7 @@ impl OssSigner {
     async fn sign_with(&self, op: Op, method: Method, key: &Key, query: &[(&str, &[u8])], headers: HeaderMap) -> Result<SignedGet> {
         let invalid = |message: &str| Error::new(ErrorKind::Invalid, op, key, message);
         let target = self.address.target(key, query).ok_or_else(|| invalid("a URL cannot say a key with a component . or .."))?;
-        let Some(identity) = &self.identity else { return Ok(SignedGet { url: target.url, headers }) };
+        let Some(identity) = &self.identity else { return Ok(SignedGet { url: target.url, headers, by: None }) };
         if key.to_str().is_none() || query.iter().any(|(_, value)| std::str::from_utf8(value).is_err()) {
             return Err(invalid("OSS signs only names that are UTF-8"));
         }
@@ -102,24 +107,33 @@ impl OssSigner {
         let (mut parts, ()) = request.map_err(|_| invalid("the key gives no valid URL"))?.into_parts();
         let (signed, others) = headers.into_iter().filter_map(|(name, value)| Some((name?, value))).partition(|(name, _)| is_signed(name));
         parts.headers = signed;
-        identity.sign(&mut parts).await.map_err(|error| translate(&error, op, key))?;
+        let Signing { keys, edition } = identity.keys.keys().await.map_err(|none| none.into_error(op, key))?;
+        // Without the end: the library signs nothing a minute before, where the store still takes it.
+        let credential = Credential {
+            access_key_id: keys.id.clone(),
+            access_key_secret: keys.secret.clone(),
+            security_token: keys.token.clone(),
+            expires_in: None,
+        };
+        let signed = identity.rules.sign_request(&Context::new(), &mut parts, Some(&credential), None).await;
+        signed.map_err(|error| Error::new(ErrorKind::Invalid, op, key, format!("cannot sign: {error}")))?;
         let mut headers = as_the_vendor_writes(parts.headers);
         headers.extend::<HeaderMap>(others);
-        Ok(SignedGet { url: target.url, headers })
+        Ok(SignedGet { url: target.url, headers, by: Some(edition) })
     }
 
-    /// After a request that began at `started` was refused: forgets the credentials, and says whether another signature may help.
-    pub fn may_renew(&self, error: &Error, started: Instant) -> bool {
-        error.kind == ErrorKind::BadCredentials && self.identity.as_ref().is_some_and(|identity| identity.renew(started))
+    /// After the answer to a request that `by` signed: whether another signature may help.
+    pub async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
+        let (Some(identity), Some(by)) = (&self.identity, by) else { return false };
+        identity.keys.again(attempts, by, error).await
     }
 
-    /// The same for a GET, whose kept signature may be older than the credentials of now.
-    pub fn may_renew_get(&self, error: &Error, key: &Key, started: Instant) -> bool {
-        if error.kind != ErrorKind::BadCredentials {
-            return false;
+    /// Whether the keys that signed it are still those that sign.
+    fn may_reuse(&self, signed: &SignedGet) -> bool {
+        match (&self.identity, signed.by) {
+            (Some(identity), Some(by)) => identity.keys.may_reuse(by),
+            _ => true,
         }
-        let kept = self.kept.lock().remove(key);
-        self.may_renew(error, started) || kept.is_some_and(|kept| kept.uses > 1)
     }
 }
 
@@ -142,15 +156,6 @@ fn as_the_vendor_writes(mut headers: HeaderMap) -> HeaderMap {
     headers
 }
 
-fn translate(error: &reqsign_core::Error, op: Op, key: &Key) -> Error {
-    let kind = match error.kind() {
-        SignErrorKind::CredentialInvalid | SignErrorKind::PermissionDenied | SignErrorKind::ConfigInvalid => ErrorKind::NoCredentials,
-        SignErrorKind::RequestInvalid => ErrorKind::Invalid,
-        SignErrorKind::RateLimited | SignErrorKind::Unexpected => ErrorKind::Unavailable,
-    };
-    Error::new(kind, op, key, error.to_string())
-}
-
 #[async_trait]
 impl Voice for OssSigner {
     async fn sign(&self, unsigned: &Unsigned<'_>) -> Result<SignedGet> {
@@ -159,8 +164,8 @@ impl Voice for OssSigner {
         self.sign_with(*op, method.clone(), key, &query, (*headers).clone()).await
     }
 
-    async fn renew(&self, error: &Error, started: Instant) -> bool {
-        self.may_renew(error, started)
+    async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
+        Self::again(self, attempts, by, error).await
     }
 
     fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
@@ -172,20 +177,24 @@ impl Voice for OssSigner {
 impl SignGet for OssSigner {
     async fn sign_get(&self, key: &Key) -> Result<SignedGet> {
         let now = Instant::now();
-        if let Some(kept) = self.kept.lock().get_mut(key)
+        if let Some(kept) = self.kept.lock().get(key)
             && kept.until > now
+            && self.may_reuse(&kept.signed)
         {
-            kept.uses += 1;
             return Ok(kept.signed.clone());
         }
         let signed = self.sign(Op::Get, Method::GET, key, &[]).await?;
+        // What new keys sign is asked for once before it is kept.
+        if !self.may_reuse(&signed) {
+            return Ok(signed);
+        }
         let mut kept = self.kept.lock();
         if kept.len() >= KEPT_SIGNATURES {
             kept.retain(|_, kept| kept.until > now);
         }
         // Still full: the process reads more objects a minute than it can keep; signing again is 20 microseconds.
         if kept.len() < KEPT_SIGNATURES {
-            kept.insert(key.clone(), Kept { until: now + SIGNATURE_LIFE, uses: 1, signed: signed.clone() });
+            kept.insert(key.clone(), Kept { until: now + SIGNATURE_LIFE, signed: signed.clone() });
         }
         Ok(signed)
     }

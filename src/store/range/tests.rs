@@ -17,7 +17,7 @@ impl SignGet for TestSigner {
     async fn sign_get(&self, _: &Key) -> Result<SignedGet> {
         let headers = [("authorization", "signed-for-endpoint"), ("x-amz-date", "now"), ("x-oss-security-token", "t")];
         let headers = headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
-        Ok(SignedGet { url: self.0.clone(), headers: HeaderMap::from_iter(headers) })
+        Ok(SignedGet { url: self.0.clone(), headers: HeaderMap::from_iter(headers), by: None })
     }
 
     async fn sign_redirected(&self, _: &SignedGet, _: &Key, target: &Url) -> Result<HeaderMap> {

@@ -27,7 +27,7 @@ struct AsItStands(Url);
 #[async_trait]
 impl SignGet for AsItStands {
     async fn sign_get(&self, _key: &Key) -> Result<SignedGet> {
-        Ok(SignedGet { url: self.0.clone(), headers: HeaderMap::new() })
+        Ok(SignedGet { url: self.0.clone(), headers: HeaderMap::new(), by: None })
     }
 }
 

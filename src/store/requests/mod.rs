@@ -1,5 +1,6 @@
 //! Requests that change a bucket, and those that ask for more than a HEAD tells: formed, signed, sent and read in one way for both
-//! dialects, which differ in signature, header names and checksum. One attempt a call, and one more with renewed credentials. It
+//! dialects, which differ in signature, header names and checksum. One attempt a call, and another
+//! where other credentials sign it. It
 //! does not retry. Invariant: a body is sent as it was given, without a copy, and with its length.
 
 mod adapt;
@@ -23,6 +24,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use self::body::{Leaving, Watched};
 use self::headers::Names;
 use super::answer;
+use super::credentials::{Attempts, Edition};
 use super::leave::Clients;
 use super::range::SignedGet;
 use super::{Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result};
@@ -55,8 +57,8 @@ pub(super) trait Voice: fmt::Debug + Send + Sync {
     /// The URL, and the headers that are to be sent: those given and those of the signature.
     async fn sign(&self, unsigned: &Unsigned<'_>) -> Result<SignedGet>;
 
-    /// After a refusal: whether another signature may help.
-    async fn renew(&self, error: &Error, started: Instant) -> bool;
+    /// After the answer to a request that `by` signed, which is an error or none: whether another signature may help.
+    async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool;
 
     /// The error that an answer without success is.
     fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error;
@@ -161,18 +163,21 @@ impl Requests {
 
     /// Sends `call` and reads its answer; anything but a success is an error.
     async fn send(&self, call: &Call<'_>) -> Result<Reply> {
-        let started = Instant::now();
-        match self.attempt(call).await {
-            Err(error) if self.voice.renew(&error, started).await => self.attempt(call).await,
-            result => result,
-        }
-    }
-
-    async fn attempt(&self, call: &Call<'_>) -> Result<Reply> {
         let mut headers = call.headers.clone();
         self.names.pay(&mut headers);
         let unsigned = Unsigned { op: call.op, method: call.method.clone(), key: call.key, query: &call.query, headers: &headers };
-        let mut signed = self.voice.sign(&unsigned).await?;
+        let mut attempts = Attempts::new();
+        loop {
+            let signed = self.voice.sign(&unsigned).await?;
+            let by = signed.by;
+            let result = self.attempt(call, signed).await;
+            if !self.voice.again(&mut attempts, by, result.as_ref().err()).await {
+                return result;
+            }
+        }
+    }
+
+    async fn attempt(&self, call: &Call<'_>, mut signed: SignedGet) -> Result<Reply> {
         if matches!(call.method, Method::PUT | Method::POST) {
             // Also of an empty body: there are stores that insist on it.
             signed.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(call.body.len()));

@@ -1,39 +1,23 @@
-//! Where S3 credentials come from, and how long they are kept. The SDK's providers do the work; this chooses one by
-//! the options and caches its answer for control requests and data GETs alike. Invariant: only sources that the user
-//! named are asked when one is named.
+//! Where S3 credentials come from. The SDK's providers do the work; this chooses one by the options, and makes it anew for each question,
+//! because they keep what they read of files. Invariant: only sources that the user named are asked when one is named.
 
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use async_trait::async_trait;
 use aws_config::credential_process::CredentialProcessProvider;
 use aws_config::default_provider::credentials::DefaultCredentialsChain;
 use aws_config::imds;
 use aws_config::profile::ProfileFileCredentialsProvider;
+use aws_config::provider_config::ProviderConfig;
+use aws_config::web_identity_token::{StaticConfiguration, WebIdentityTokenCredentialsProvider};
 use aws_credential_types::Credentials;
-use aws_credential_types::provider::error::CredentialsError;
-use aws_credential_types::provider::{self, ProvideCredentials, SharedCredentialsProvider, future};
-use aws_smithy_runtime::expiring_cache::ExpiringCache;
+use aws_credential_types::provider::{self, ProvideCredentials};
 use aws_types::region::Region;
-use parking_lot::Mutex;
-use tokio::time::Instant;
-use tracing::warn;
 
-use crate::store::{CredentialOptions, passwd};
-
-/// Credentials are fetched again this long before they expire, so that a signature made with them lives a while.
-const BEFORE_EXPIRY: Duration = Duration::from_secs(60);
-
-/// How long credentials without an expiry are believed: keys in a file are replaced by people who then wait for it.
-const FILE_LIFETIME: Duration = Duration::from_secs(30);
-
-/// As the SDK does for all other sources.
-const DEFAULT_LIFETIME: Duration = Duration::from_secs(900);
-
-/// After a refusal the source is asked again, but not more often than this: many reads are refused at once.
-const BETWEEN_RENEWALS: Duration = Duration::from_secs(5);
-
-/// Longer than any credentials live.
-const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+use super::failure;
+use crate::store::credentials::{KeyFile, Keys, Missing, Source};
+use crate::store::{CredentialOptions, WebIdentity};
 
 /// Outside a cloud nothing answers at the metadata address, and a mount without credentials must fail within seconds.
 const METADATA_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -44,41 +28,101 @@ pub(super) fn metadata_client() -> imds::Client {
     imds::Client::builder().max_attempts(1).connect_timeout(METADATA_CONNECT_TIMEOUT).read_timeout(METADATA_READ_TIMEOUT).build()
 }
 
-/// The credentials that `options` name, or the SDK's chain: environment, profile, web identity, container, instance.
-pub(super) async fn provider(options: &CredentialOptions, bucket: &str, region: &Region) -> CachedCredentials {
-    if let Some(keys) = &options.keys {
-        let keys = Credentials::new(&keys.id, &keys.secret, keys.token.clone(), None, "configuration");
-        return CachedCredentials::new(SharedCredentialsProvider::new(keys), DEFAULT_LIFETIME);
+/// The source that `options` name, or the SDK's chain: environment, profile, web identity, container, instance. An option that S3 has no
+/// use for is an error.
+pub(super) fn source(options: &CredentialOptions, bucket: &str, region: &Region) -> Result<Box<dyn Source>, String> {
+    if options.ram_role.is_some() {
+        return Err("ram-role is for OSS; an S3 instance role is found without an option".into());
+    }
+    if let Some(keys) = options.keys.clone() {
+        let from = "the configuration (file or environment of windlass)".into();
+        return Ok(Box::new(Keys { id: keys.id, secret: keys.secret, token: keys.token, expires: None, from }));
     }
     if let Some(path) = &options.passwd_file {
-        let file = PasswdFile { path: path.clone(), bucket: bucket.to_owned() };
-        return CachedCredentials::new(SharedCredentialsProvider::new(file), FILE_LIFETIME);
+        return Ok(Box::new(KeyFile::at(path, bucket)));
     }
-    let source = if let Some(command) = &options.process {
-        SharedCredentialsProvider::new(CredentialProcessProvider::new(command.clone()))
+    if let Some(files) = &options.key_files {
+        return Ok(Box::new(KeyFile::of_fields(files)));
+    }
+    let link = if let Some(command) = &options.process {
+        Link::Process(command.clone())
     } else if let Some(profile) = &options.profile {
-        SharedCredentialsProvider::new(ProfileFileCredentialsProvider::builder().profile_name(profile).build())
+        Link::Profile(profile.clone())
+    } else if let Some(identity) = &options.web_identity {
+        Link::WebIdentity(role(identity)?)
     } else {
-        let chain = DefaultCredentialsChain::builder().region(region.clone()).imds_client(metadata_client());
-        SharedCredentialsProvider::new(chain.build().await)
+        Link::Chain
     };
-    CachedCredentials::new(source, DEFAULT_LIFETIME)
+    Ok(Box::new(Sdk { link, region: region.clone() }))
 }
 
-/// Where credentials were found, for people.
-pub(super) fn source(options: &CredentialOptions, found: &Credentials) -> String {
-    if options.keys.is_some() {
-        return "the configuration (file or environment of windlass)".into();
+/// The role of the options, filled up from the environment as the SDK reads it.
+fn role(identity: &WebIdentity) -> Result<StaticConfiguration, String> {
+    let WebIdentity { role_arn, provider_arn, token_file, session_name, sts_endpoint, then_role_arn, external_id } = identity;
+    let for_oss = [
+        ("oidc-provider-arn", provider_arn),
+        ("sts-endpoint", sts_endpoint),
+        ("assume-role-arn", then_role_arn),
+        ("assume-role-external-id", external_id),
+    ];
+    if let Some((word, _)) = for_oss.into_iter().find(|(_, value)| value.is_some()) {
+        return Err(format!("{word} is for OSS; on S3 the environment of the SDK says it (AWS_ENDPOINT_URL_STS, AWS_PROFILE)"));
     }
-    if let Some(path) = &options.passwd_file {
-        return format!("the credentials file {}", path.display());
+    let needed = |given: Option<String>, option: &str, variable: &str| {
+        given.or_else(|| std::env::var(variable).ok()).ok_or_else(|| format!("a web identity needs {option} or {variable}"))
+    };
+    let token_file = token_file.as_ref().map(|path| path.to_string_lossy().into_owned());
+    Ok(StaticConfiguration {
+        web_identity_token_file: needed(token_file, "oidc-token-file", "AWS_WEB_IDENTITY_TOKEN_FILE")?.into(),
+        role_arn: needed(role_arn.clone(), "role-arn", "AWS_ROLE_ARN")?,
+        session_name: session_name.clone().or_else(|| std::env::var("AWS_ROLE_SESSION_NAME").ok()).unwrap_or_else(|| "windlass".into()),
+    })
+}
+
+/// A provider of the SDK.
+#[derive(Debug)]
+struct Sdk {
+    link: Link,
+    region: Region,
+}
+
+#[derive(Debug)]
+enum Link {
+    Process(String),
+    Profile(String),
+    WebIdentity(StaticConfiguration),
+    Chain,
+}
+
+impl Sdk {
+    async fn ask(&self) -> provider::Result {
+        match &self.link {
+            Link::Process(command) => CredentialProcessProvider::new(command.clone()).provide_credentials().await,
+            Link::Profile(profile) => ProfileFileCredentialsProvider::builder().profile_name(profile).build().provide_credentials().await,
+            Link::WebIdentity(role) => {
+                let config = ProviderConfig::without_region().with_region(Some(self.region.clone()));
+                let provider = WebIdentityTokenCredentialsProvider::builder().static_configuration(role.clone()).configure(&config);
+                provider.build().provide_credentials().await
+            }
+            Link::Chain => {
+                let chain = DefaultCredentialsChain::builder().region(self.region.clone()).imds_client(metadata_client());
+                chain.build().await.provide_credentials().await
+            }
+        }
     }
-    if options.process.is_some() {
-        return "the credential process".into();
+
+    /// Where credentials were found, for people.
+    fn origin(&self, found: &Credentials) -> String {
+        match &self.link {
+            Link::Process(_) => "the credential process".into(),
+            Link::Profile(profile) => format!("the profile {profile}"),
+            Link::WebIdentity(role) => format!("the role {}", role.role_arn),
+            Link::Chain => link_of_chain(found),
+        }
     }
-    if let Some(profile) = &options.profile {
-        return format!("the profile {profile}");
-    }
+}
+
+fn link_of_chain(found: &Credentials) -> String {
     // The SDK has no other door to which link of its chain it was; what it prints has no secret in it.
     let shown = format!("{found:?}");
     let link = shown.split("provider_name: \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or("unknown");
@@ -92,161 +136,29 @@ pub(super) fn source(options: &CredentialOptions, found: &Credentials) -> String
     }
 }
 
-/// A line of a password file, read again whenever the cache has forgotten it.
-#[derive(Debug)]
-struct PasswdFile {
-    path: PathBuf,
-    bucket: String,
-}
-
-impl PasswdFile {
-    async fn load(&self) -> provider::Result {
-        let (path, bucket) = (self.path.clone(), self.bucket.clone());
-        let read = tokio::task::spawn_blocking(move || passwd::read(&path, &bucket));
-        let entry = read.await.map_err(CredentialsError::unhandled)?.map_err(CredentialsError::invalid_configuration)?;
-        Ok(Credentials::new(entry.access_key_id, entry.access_key_secret, entry.security_token, None, "passwd-file"))
-    }
-}
-
-impl ProvideCredentials for PasswdFile {
-    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
-    where
-        Self: 'a,
-    {
-        future::ProvideCredentials::new(self.load())
-    }
-}
-
-/// One cache for everything that signs: the SDK keeps its own inside its clients.
-#[derive(Debug)]
-pub(super) struct CachedCredentials {
-    source: SharedCredentialsProvider,
-    lifetime: Duration,
-    cache: ExpiringCache<Credentials, CredentialsError>,
-    last: Mutex<Option<Credentials>>,
-    renewed: Mutex<Option<Instant>>,
-}
-
-impl CachedCredentials {
-    pub fn new(source: SharedCredentialsProvider, lifetime: Duration) -> Self {
-        Self { source, lifetime, cache: ExpiringCache::new(BEFORE_EXPIRY), last: Mutex::new(None), renewed: Mutex::new(None) }
+#[async_trait]
+impl Source for Sdk {
+    async fn fetch(&self) -> Result<Keys, Missing> {
+        let found = self.ask().await.map_err(|error| failure::credentials(&error))?;
+        Ok(Keys {
+            id: found.access_key_id().to_owned(),
+            secret: found.secret_access_key().to_owned(),
+            token: found.session_token().map(str::to_owned),
+            expires: found.expiry(),
+            from: self.origin(&found),
+        })
     }
 
-    /// The credentials of now.
-    pub async fn get(&self) -> provider::Result {
-        match self.cache.yield_or_clear_if_expired(SystemTime::now()).await {
-            Some(credentials) => Ok(credentials),
-            None => self.cache.get_or_load(|| self.load()).await,
+    fn files(&self) -> Vec<PathBuf> {
+        let named = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let at_home = |variable, name: &str| named(variable).or_else(|| Some(std::env::home_dir()?.join(".aws").join(name)));
+        let profiles = [at_home("AWS_SHARED_CREDENTIALS_FILE", "credentials"), at_home("AWS_CONFIG_FILE", "config")];
+        let tokens = [named("AWS_WEB_IDENTITY_TOKEN_FILE"), named("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")];
+        match &self.link {
+            Link::Process(_) => Vec::new(),
+            Link::Profile(_) => profiles.into_iter().flatten().collect(),
+            Link::WebIdentity(role) => vec![role.web_identity_token_file.clone()],
+            Link::Chain => profiles.into_iter().chain(tokens).flatten().collect(),
         }
-    }
-
-    /// Forgets credentials that the store refuses, because they may have been replaced before their time: a rotated
-    /// key in a file, a revoked session. `since` is when the refused request began; the answer is whether the
-    /// credentials of now may be others than those it was signed with.
-    pub async fn renew(&self, since: Instant) -> bool {
-        let now = Instant::now();
-        {
-            let mut renewed = self.renewed.lock();
-            if let Some(before) = renewed.filter(|&before| now - before < BETWEEN_RENEWALS) {
-                return before >= since;
-            }
-            *renewed = Some(now);
-        }
-        *self.last.lock() = None;
-        // The cache has no other way to be emptied than to be told that everything has expired.
-        self.cache.yield_or_clear_if_expired(SystemTime::now() + FOREVER).await;
-        true
-    }
-
-    /// Asks the source. When it fails, the credentials before go on until they expire: a metadata service that is
-    /// restarted must not fail reads.
-    async fn load(&self) -> Result<(Credentials, SystemTime), CredentialsError> {
-        let result = self.source.provide_credentials().await;
-        let now = SystemTime::now();
-        match result {
-            Ok(fresh) => {
-                *self.last.lock() = Some(fresh.clone());
-                let expiry = fresh.expiry().unwrap_or(now + self.lifetime + BEFORE_EXPIRY);
-                Ok((fresh, expiry))
-            }
-            Err(error) => {
-                let kept = self.last.lock().clone().filter(|old| old.expiry().is_some_and(|expiry| expiry > now));
-                let Some(old) = kept else { return Err(error) };
-                warn!(%error, "credentials could not be renewed, going on with the ones before until they expire");
-                Ok((old, now + BEFORE_EXPIRY + Duration::from_secs(5)))
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::VecDeque;
-
-    use super::*;
-
-    /// Gives out one answer after the other.
-    #[derive(Debug)]
-    struct Script(Mutex<VecDeque<provider::Result>>);
-
-    impl ProvideCredentials for Script {
-        fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
-        where
-            Self: 'a,
-        {
-            future::ProvideCredentials::ready(self.0.lock().pop_front().expect("asked once more than scripted"))
-        }
-    }
-
-    fn key(id: &str, expires_in: Option<u64>) -> provider::Result {
-        let expiry = expires_in.map(|seconds| SystemTime::now() + Duration::from_secs(seconds));
-        Ok(Credentials::new(id, "secret", None, expiry, "test"))
-    }
-
-    fn cached(answers: impl IntoIterator<Item = provider::Result>) -> CachedCredentials {
-        CachedCredentials::new(SharedCredentialsProvider::new(Script(Mutex::new(answers.into_iter().collect()))), DEFAULT_LIFETIME)
-    }
-
-    #[tokio::test]
-    async fn credentials_are_asked_for_once_while_they_are_good() {
-        let cached = cached([key("a", Some(3600))]);
-        for _ in 0..3 {
-            assert_eq!(cached.get().await.unwrap().access_key_id(), "a");
-        }
-    }
-
-    #[tokio::test]
-    async fn credentials_are_renewed_before_they_expire() {
-        let cached = cached([key("a", Some(30)), key("b", None)]);
-        assert_eq!(cached.get().await.unwrap().access_key_id(), "a");
-        assert_eq!(cached.get().await.unwrap().access_key_id(), "b");
-        assert_eq!(cached.get().await.unwrap().access_key_id(), "b");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn refused_credentials_are_asked_for_anew_but_not_all_the_time() {
-        let cached = cached([key("a", Some(3600)), key("b", None), key("c", None)]);
-        assert_eq!(cached.get().await.unwrap().access_key_id(), "a");
-        let started = Instant::now();
-        tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(cached.renew(started).await);
-        assert_eq!(cached.get().await.unwrap().access_key_id(), "b");
-        assert!(cached.renew(started).await, "a request of the same burst has others now");
-        tokio::time::advance(BETWEEN_RENEWALS / 2).await;
-        assert!(!cached.renew(Instant::now()).await);
-        assert_eq!(cached.get().await.unwrap().access_key_id(), "b");
-        tokio::time::advance(BETWEEN_RENEWALS / 2).await;
-        assert!(cached.renew(Instant::now()).await);
-        assert_eq!(cached.get().await.unwrap().access_key_id(), "c");
-    }
-
-    #[tokio::test]
-    async fn a_failed_renewal_keeps_what_is_still_valid() {
-        let failure = || Err(CredentialsError::not_loaded("down"));
-        let renewing = cached([key("a", Some(30)), failure()]);
-        renewing.get().await.unwrap();
-        assert_eq!(renewing.get().await.unwrap().access_key_id(), "a");
-        assert_eq!(renewing.get().await.unwrap().access_key_id(), "a");
-        assert!(cached([failure()]).get().await.is_err());
     }
 }

@@ -6,28 +6,28 @@ use aws_credential_types::provider::error::CredentialsError;
 use http::HeaderMap;
 
 use crate::store::answer::{Answer, causes};
+use crate::store::credentials::Missing;
 use crate::store::{Error, ErrorKind, Key, Op};
 
 /// Why there are no credentials, and what to do about it.
-pub(super) fn credentials(op: Op, key: &Key, error: &CredentialsError) -> Error {
+pub(super) fn credentials(error: &CredentialsError) -> Missing {
     // The metadata service is the last that the chain asks; outside a cloud it fails in many ways.
     let no_metadata = causes(error).any(|cause| cause.is::<ImdsError>());
-    let message = match error {
+    match error {
         _ if no_metadata || matches!(error, CredentialsError::CredentialsNotLoaded(_)) => {
-            "no credentials found in environment, profile, web identity, container and \
+            let words = "no credentials found in environment, profile, web identity, container and \
              instance role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, --profile or --passwd-file, or --signature none for a \
-             public bucket"
-                .to_owned()
+             public bucket";
+            Missing(words.to_owned())
         }
         // Its own text names the kind of failure only; file names and reasons stand behind it.
         _ => {
             let mut reasons: Vec<String> = causes(error).skip(1).map(ToString::to_string).collect();
             // Some errors repeat their cause in their own text.
             reasons.dedup_by(|inner, outer| outer.contains(inner.as_str()));
-            format!("no usable credentials: {}", if reasons.is_empty() { error.to_string() } else { reasons.join(": ") })
+            Missing(format!("no usable credentials: {}", if reasons.is_empty() { error.to_string() } else { reasons.join(": ") }))
         }
-    };
-    Error::new(ErrorKind::NoCredentials, op, key, message)
+    }
 }
 
 /// A success that is not what a success of `op` looks like.

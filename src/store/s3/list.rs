@@ -8,25 +8,34 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::{S3, failure, text};
 use crate::metrics::RequestKind;
+use crate::store::credentials::Edition;
 use crate::store::page::Answered;
+use crate::store::range::SignedGet;
 use crate::store::{Error, ErrorKind, ListPage, ListRequest, Op, Result, Tell};
 
 impl S3 {
-    /// One page, in a second request when the first could not be read.
-    pub(super) async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
-        if !self.url_encoded.load(Relaxed) {
-            match self.send_list(request, false, tell).await {
-                Err(error) if error.kind == ErrorKind::Corrupt && error.status.is_some() => {}
-                result => return result,
-            }
-            let page = self.send_list(request, true, tell).await?;
-            self.url_encoded.store(true, Relaxed);
-            return Ok(page);
+    /// One page, in a second request when the first could not be read, and which keys signed the last one.
+    pub(super) async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>) {
+        let url_encoded = self.url_encoded.load(Relaxed);
+        match self.send_list(request, url_encoded, tell).await {
+            (_, Err(error)) if !url_encoded && error.kind == ErrorKind::Corrupt && error.status.is_some() => {}
+            answered => return answered,
         }
-        self.send_list(request, true, tell).await
+        let answered = self.send_list(request, true, tell).await;
+        if answered.1.is_ok() {
+            self.url_encoded.store(true, Relaxed);
+        }
+        answered
     }
 
-    async fn send_list(&self, request: &ListRequest, url_encoded: bool, tell: &Tell<'_>) -> Result<ListPage> {
+    async fn send_list(&self, request: &ListRequest, url_encoded: bool, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>) {
+        match self.sign_list(request, url_encoded).await {
+            Ok(signed) => (signed.by, self.ask(signed, request, tell).await),
+            Err(error) => (None, Err(error)),
+        }
+    }
+
+    async fn sign_list(&self, request: &ListRequest, url_encoded: bool) -> Result<SignedGet> {
         let prefix = text(Op::List, &request.prefix)?;
         let max_keys = request.max_keys.to_string();
         let mut query = vec![("list-type", "2"), ("max-keys", &max_keys)];
@@ -35,7 +44,10 @@ impl S3 {
         query.extend(request.delimited.then_some(("delimiter", "/")));
         query.extend(request.token.as_deref().map(|token| ("continuation-token", token)));
         query.extend(url_encoded.then_some(("encoding-type", "url")));
-        let signed = self.signer.sign_list(&request.prefix, &query).await?;
+        self.signer.sign_list(&request.prefix, &query).await
+    }
+
+    async fn ask(&self, signed: SignedGet, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
         match self.pages.get(signed, &request.prefix, self.metrics.attempt(RequestKind::List), tell).await? {
             Answered::Page(page) => Ok(page),
             Answered::Unreadable(status, headers, error) if error.is_unreadable() => {

@@ -1,5 +1,5 @@
 //! The S3 dialect: everything goes through what both dialects share, with addresses and signatures of its own. One attempt a call,
-//! and one more with renewed credentials. It does not retry. Of the vendor's SDK only the sources of credentials and the arithmetic
+//! and another where other credentials sign it. It does not retry. Of the vendor's SDK only the sources of credentials and the arithmetic
 //! of signatures are used: the request pipeline of its clients costs several times the CPU of a small request (see `sign`).
 //! Invariant: all requests go to the same address.
 
@@ -21,16 +21,16 @@ use aws_config::profile::ProfileFileRegionProvider;
 use aws_types::region::Region;
 use bytes::Bytes;
 use reqwest::Url;
-use tokio::time::Instant;
 
 use super::answer;
+use super::credentials::{Attempts, Rotating};
 use super::endpoint::Endpoint;
 use super::listing::Tokens;
 use super::page::PageClient;
-use super::range::{self, RangeClient};
+use super::range::{self, RangeClient, Remembering};
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
-use super::requests::{Requests, Voice};
+use super::requests::Requests;
 use super::{
     Condition, CopyRequest, Details, Error, ErrorKind, Headers, Identity, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options,
     Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,
@@ -55,13 +55,11 @@ pub(super) struct S3 {
 /// the region.
 pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<dyn ObjectStore>> {
     let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
-    if options.credentials.ram_role.is_some() {
-        return Err(invalid("ram-role is for OSS; an S3 instance role is found without an option".into()));
-    }
     let region = known_region(options).await?;
+    let source = credentials::source(&options.credentials, &options.bucket, &region).map_err(invalid)?;
     let credentials = match options.signature {
         Signature::None => None,
-        Signature::V4 => Some(Arc::new(credentials::provider(&options.credentials, &options.bucket, &region).await)),
+        Signature::V4 => Some(Rotating::new(source)),
         Signature::V1 => return Err(invalid("signature v1 is for OSS; S3 takes v4 or none".into())),
     };
 
@@ -92,10 +90,12 @@ pub(super) async fn identity(options: &Options) -> Result<Option<Identity>> {
         return Ok(None);
     }
     let region = known_region(options).await?;
-    let found = credentials::provider(&options.credentials, &options.bucket, &region).await.get().await;
-    let found = found.map_err(|error| failure::credentials(Op::List, &Key::root(), &error))?;
-    let source = credentials::source(&options.credentials, &found);
-    Ok(Some(Identity { source, key_id: found.access_key_id().to_owned(), expires: found.expiry() }))
+    let invalid = |message| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
+    let source = credentials::source(&options.credentials, &options.bucket, &region).map_err(invalid)?;
+    match source.fetch().await {
+        Ok(keys) => Ok(Some(Identity { source: keys.from, key_id: keys.id, expires: keys.expires })),
+        Err(missing) => Err(Error::new(ErrorKind::NoCredentials, Op::List, &Key::root(), missing.0)),
+    }
 }
 
 async fn known_region(options: &Options) -> Result<Region> {
@@ -146,19 +146,24 @@ impl ObjectStore for S3 {
     }
 
     async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
-        let started = Instant::now();
-        match self.list_page(request, tell).await {
-            Err(error) if self.may_renew(&error, started).await => self.list_page(request, tell).await,
-            result => result,
+        let mut attempts = Attempts::new();
+        loop {
+            let (by, result) = self.list_page(request, tell).await;
+            if !self.signer.again(&mut attempts, by, result.as_ref().err()).await {
+                return result;
+            }
         }
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        let started = Instant::now();
-        match self.ranges.get(&*self.signer, request, sink).await {
+        let mut attempts = Attempts::new();
+        loop {
+            let signer = Remembering::new(&*self.signer);
+            let result = self.ranges.get(&signer, request, sink).await;
             // A refusal comes instead of bytes: the sink is as it was.
-            Err(error) if self.may_renew(&error, started).await => self.ranges.get(&*self.signer, request, sink).await,
-            result => result,
+            if !self.signer.again(&mut attempts, signer.by(), result.as_ref().err()).await {
+                return result;
+            }
         }
     }
 
@@ -212,13 +217,7 @@ impl ObjectStore for S3 {
 }
 
 impl S3 {
-    fn new(
-        options: &Options,
-        base: &Url,
-        region: &Region,
-        credentials: Option<Arc<credentials::CachedCredentials>>,
-        metrics: Arc<Metrics>,
-    ) -> Result<Self> {
+    fn new(options: &Options, base: &Url, region: &Region, credentials: Option<Arc<Rotating>>, metrics: Arc<Metrics>) -> Result<Self> {
         let failed = |error| format!("cannot set up TLS: {}", answer::innermost(&error));
         let http = range::clients(options, &metrics);
         let http = http.map_err(|error| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), failed(error)))?;
@@ -233,10 +232,6 @@ impl S3 {
             url_encoded: AtomicBool::new(false),
             metrics,
         })
-    }
-
-    async fn may_renew(&self, error: &Error, started: Instant) -> bool {
-        Voice::renew(&*self.signer, error, started).await
     }
 }
 

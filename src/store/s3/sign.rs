@@ -20,10 +20,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use moka::sync::Cache;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use reqwest::Url;
-use tokio::time::Instant;
 
-use super::credentials::CachedCredentials;
 use super::failure;
+use crate::store::credentials::{Attempts, Edition, Rotating, Signing};
 use crate::store::range::{SignGet, SignedGet};
 use crate::store::requests::{self, REQUEST_PAYER, Voice};
 use crate::store::{Error, ErrorKind, Key, Op, Result};
@@ -47,7 +46,7 @@ pub(super) struct Signer {
     pub base: String,
     pub region: String,
     /// None: anonymous.
-    pub credentials: Option<Arc<CachedCredentials>>,
+    pub credentials: Option<Arc<Rotating>>,
     pub requester_pays: bool,
     cache: Cache<Key, (SignedGet, SystemTime)>,
 }
@@ -59,19 +58,23 @@ impl fmt::Debug for Signer {
 }
 
 impl Signer {
-    pub fn new(base: &str, region: String, credentials: Option<Arc<CachedCredentials>>, requester_pays: bool) -> Self {
+    pub fn new(base: &str, region: String, credentials: Option<Arc<Rotating>>, requester_pays: bool) -> Self {
         let cache = Cache::builder().max_capacity(SIGNATURES).time_to_live(SIGNATURE_LIFETIME).build();
         Self { base: base.trim_end_matches('/').to_owned(), region, credentials, requester_pays, cache }
     }
 
-    /// After a refusal: forgets signatures and credentials, and says whether trying again may help.
-    pub async fn renew(&self, since: Instant) -> bool {
-        let Some(source) = &self.credentials else { return false };
-        let renewed = source.renew(since).await;
-        if renewed {
-            self.cache.invalidate_all();
+    /// After the answer to a request that `by` signed: whether another signature may help.
+    pub async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
+        let (Some(keys), Some(by)) = (&self.credentials, by) else { return false };
+        keys.again(attempts, by, error).await
+    }
+
+    /// Whether the keys that signed it are still those that sign.
+    fn may_reuse(&self, signed: &SignedGet) -> bool {
+        match (&self.credentials, signed.by) {
+            (Some(keys), Some(by)) => keys.may_reuse(by),
+            _ => true,
         }
-        renewed
     }
 
     fn object_url(&self, key: &Key) -> Result<Url> {
@@ -92,12 +95,12 @@ impl Signer {
     /// A listing of the bucket. Not kept: each page has a URL of its own.
     pub async fn sign_list(&self, prefix: &Key, query: &[(&str, &str)]) -> Result<SignedGet> {
         let url = self.bucket_url(Op::List, prefix, &query_text(query.iter().copied()))?;
-        let (headers, _) = self.get_headers(Op::List, prefix, &url).await?;
-        Ok(SignedGet { url, headers })
+        let Headers { headers, by, .. } = self.get_headers(Op::List, prefix, &url).await?;
+        Ok(SignedGet { url, headers, by })
     }
 
     /// The headers of a GET without any of its own.
-    async fn get_headers(&self, op: Op, key: &Key, url: &Url) -> Result<(HeaderMap, Option<SystemTime>)> {
+    async fn get_headers(&self, op: Op, key: &Key, url: &Url) -> Result<Headers> {
         let mut headers = HeaderMap::new();
         if self.requester_pays && self.credentials.is_some() {
             headers.insert(PAYER, HeaderValue::from_static(REQUEST_PAYER.1));
@@ -106,16 +109,10 @@ impl Signer {
     }
 
     /// `headers` and those of the signature, which covers all that have the vendor's prefix.
-    async fn headers(
-        &self,
-        op: Op,
-        key: &Key,
-        method: &Method,
-        url: &Url,
-        mut headers: HeaderMap,
-    ) -> Result<(HeaderMap, Option<SystemTime>)> {
-        let Some(source) = &self.credentials else { return Ok((headers, None)) };
-        let credentials = source.get().await.map_err(|error| failure::credentials(op, key, &error))?;
+    async fn headers(&self, op: Op, key: &Key, method: &Method, url: &Url, mut headers: HeaderMap) -> Result<Headers> {
+        let Some(rotating) = &self.credentials else { return Ok(Headers { headers, by: None, expires: None }) };
+        let Signing { keys, edition } = rotating.keys().await.map_err(|none| none.into_error(op, key))?;
+        let credentials = Credentials::new(&keys.id, &keys.secret, keys.token.clone(), keys.expires, "windlass");
         let own = headers.iter().filter(|(name, _)| name.as_str().starts_with("x-amz-") || **name == header::CONTENT_TYPE);
         let own: Vec<(&str, &str)> =
             own.filter_map(|(name, value)| Some((name.as_str(), std::str::from_utf8(value.as_bytes()).ok()?))).collect();
@@ -124,8 +121,16 @@ impl Signer {
             .sign(&credentials, &self.region, SystemTime::now())
             .map_err(|error| Error::new(ErrorKind::Invalid, op, key, format!("cannot sign: {error}")))?;
         headers.extend(signature);
-        Ok((headers, credentials.expiry()))
+        Ok(Headers { headers, by: Some(edition), expires: keys.expires })
     }
+}
+
+/// Headers with a signature among them.
+struct Headers {
+    headers: HeaderMap,
+    by: Option<Edition>,
+    /// When the keys expire that signed.
+    expires: Option<SystemTime>,
 }
 
 #[async_trait]
@@ -134,20 +139,24 @@ impl SignGet for Signer {
         let now = SystemTime::now();
         if let Some((signed, valid_until)) = self.cache.get(key)
             && now < valid_until
+            && self.may_reuse(&signed)
         {
             return Ok(signed);
         }
         let url = self.object_url(key)?;
-        let (headers, expiry) = self.get_headers(Op::Get, key, &url).await?;
-        let signed = SignedGet { url, headers };
-        let valid_until = (now + SIGNATURE_LIFETIME).min(expiry.unwrap_or(now + SIGNATURE_LIFETIME));
-        self.cache.insert(key.clone(), (signed.clone(), valid_until));
+        let Headers { headers, by, expires } = self.get_headers(Op::Get, key, &url).await?;
+        let signed = SignedGet { url, headers, by };
+        let valid_until = (now + SIGNATURE_LIFETIME).min(expires.unwrap_or(now + SIGNATURE_LIFETIME));
+        // What new keys sign is asked for once before it is kept.
+        if self.may_reuse(&signed) {
+            self.cache.insert(key.clone(), (signed.clone(), valid_until));
+        }
         Ok(signed)
     }
 
     /// The signature covers host and path: another target needs another one.
     async fn sign_redirected(&self, _: &SignedGet, key: &Key, target: &Url) -> Result<HeaderMap> {
-        self.get_headers(Op::Get, key, target).await.map(|(headers, _)| headers)
+        self.get_headers(Op::Get, key, target).await.map(|signed| signed.headers)
     }
 }
 
@@ -173,14 +182,12 @@ impl Voice for Signer {
             url.set_query(Some(query.as_str()).filter(|query| !query.is_empty()));
             url
         };
-        let (headers, _) = self.headers(*op, key, method, &url, (*headers).clone()).await?;
-        Ok(SignedGet { url, headers })
+        let Headers { headers, by, .. } = self.headers(*op, key, method, &url, (*headers).clone()).await?;
+        Ok(SignedGet { url, headers, by })
     }
 
-    /// A HEAD has no body to say that it is the credentials which are refused.
-    async fn renew(&self, error: &Error, started: Instant) -> bool {
-        let refused = error.kind == ErrorKind::BadCredentials || (error.kind == ErrorKind::AccessDenied && error.op == Op::Head);
-        refused && Signer::renew(self, started).await
+    async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
+        Signer::again(self, attempts, by, error).await
     }
 
     fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {

@@ -1,32 +1,19 @@
 //! Password files as ossfs and s3fs read them: `bucket:id:secret` or `id:secret` lines, `#` comments, blank lines.
 //! Read anew at each call and kept nowhere. Invariant: a file that others could read is refused before a byte of
-//! it is looked at, and no error or Debug text carries a secret.
+//! it is looked at, but where Kubernetes mounted it; and no error carries a secret.
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use super::Keys;
 
 /// The system-wide files. Their group may read them (a group of users that may mount), as ossfs and s3fs allow.
 const SYSTEM_FILES: [&str; 2] = ["/etc/passwd-ossfs", "/etc/passwd-s3fs"];
 
 /// A password file of more than this is some other file.
 const SIZE_LIMIT: u64 = 1 << 20;
-
-/// The credentials of one bucket.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct PasswdEntry {
-    pub access_key_id: String,
-    pub access_key_secret: String,
-    pub security_token: Option<String>,
-}
-
-impl fmt::Debug for PasswdEntry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PasswdEntry").field("access_key_id", &self.access_key_id).finish_non_exhaustive()
-    }
-}
 
 /// Why a password file gives no credentials.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +31,7 @@ pub(super) enum PasswdError {
 }
 
 /// The credentials for `bucket`: its own line, else the line without a bucket.
-pub(super) fn read(path: &Path, bucket: &str) -> Result<PasswdEntry, PasswdError> {
+pub(super) fn read(path: &Path, bucket: &str) -> Result<Keys, PasswdError> {
     let unreadable = |source| PasswdError::Unreadable { path: path.to_owned(), source };
     // One descriptor for the checks and the content, so that what was checked is what is read. A FIFO would block the
     // open itself, hence the look at the path before.
@@ -56,19 +43,26 @@ pub(super) fn read(path: &Path, bucket: &str) -> Result<PasswdEntry, PasswdError
     if !metadata.is_file() {
         return Err(PasswdError::NotAFile { path: path.to_owned() });
     }
-    check_mode(path, metadata.mode())?;
+    check_mode(path, metadata.mode(), is_mounted_secret(path))?;
     let mut text = String::new();
     file.take(SIZE_LIMIT).read_to_string(&mut text).map_err(unreadable)?;
     find(path, &text, bucket)
 }
 
-/// The rules of ossfs and s3fs: nothing for others, nothing for the group (but reading the system's file), not executable.
-fn check_mode(path: &Path, mode: u32) -> Result<(), PasswdError> {
+/// Whether Kubernetes mounted the file out of a secret, readable for everybody in the container and for nobody else.
+fn is_mounted_secret(path: &Path) -> bool {
+    path.parent().is_some_and(|dir| dir.join("..data").is_symlink())
+}
+
+/// The rules of ossfs and s3fs: nothing for others, nothing for the group (but reading the system's file), not executable. Of a mounted
+/// secret only that others cannot write it.
+fn check_mode(path: &Path, mode: u32, is_mounted_secret: bool) -> Result<(), PasswdError> {
     let mode = std::fs::Permissions::from_mode(mode).mode() & 0o777;
     let system = SYSTEM_FILES.iter().any(|system| path == Path::new(system));
     let fix = if system { "640" } else { "600" };
     let refuse = |who| Err(PasswdError::Permissions { path: path.to_owned(), mode, who, fix });
     match mode {
+        mode if is_mounted_secret && mode & 0o002 == 0 => Ok(()),
         mode if mode & 0o007 != 0 => refuse("other users"),
         mode if system && mode & 0o030 != 0 => refuse("the group, except for reading,"),
         mode if !system && mode & 0o070 != 0 => refuse("the group"),
@@ -77,7 +71,7 @@ fn check_mode(path: &Path, mode: u32) -> Result<(), PasswdError> {
     }
 }
 
-fn find(path: &Path, text: &str, bucket: &str) -> Result<PasswdEntry, PasswdError> {
+fn find(path: &Path, text: &str, bucket: &str) -> Result<Keys, PasswdError> {
     let (mut of_bucket, mut default) = (None, None);
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -95,12 +89,17 @@ fn find(path: &Path, text: &str, bucket: &str) -> Result<PasswdEntry, PasswdErro
             return Err(bad("is the second one for the same bucket"));
         }
     }
-    of_bucket.or(default).ok_or_else(|| PasswdError::NoEntry { path: path.to_owned(), bucket: bucket.to_owned() })
+    let found = of_bucket.or(default).ok_or_else(|| PasswdError::NoEntry { path: path.to_owned(), bucket: bucket.to_owned() })?;
+    let (id, secret, token) = found;
+    Ok(Keys { id, secret, token, expires: None, from: format!("the credentials file {}", path.display()) })
 }
+
+/// Key id, secret and token of one line.
+type Entry = (String, String, Option<String>);
 
 /// Bucket and credentials of one line. Three fields are `bucket:id:secret` when the first can name a bucket (lower case,
 /// digits, `.` and `-`), else `id:secret:token`: ids of temporary credentials (`STS.…`, `ASIA…`) have upper-case letters.
-fn parse(line: &str) -> Result<(Option<&str>, PasswdEntry), &'static str> {
+fn parse(line: &str) -> Result<(Option<&str>, Entry), &'static str> {
     if line.contains(char::is_whitespace) {
         return Err("contains white space");
     }
@@ -115,9 +114,7 @@ fn parse(line: &str) -> Result<(Option<&str>, PasswdEntry), &'static str> {
     if id.is_empty() || secret.is_empty() || bucket == Some("") || token == Some("") {
         return Err("has an empty field");
     }
-    let entry =
-        PasswdEntry { access_key_id: id.to_owned(), access_key_secret: secret.to_owned(), security_token: token.map(str::to_owned) };
-    Ok((bucket, entry))
+    Ok((bucket, (id.to_owned(), secret.to_owned(), token.map(str::to_owned))))
 }
 
 fn can_name_bucket(text: &str) -> bool {
@@ -129,9 +126,7 @@ mod tests {
     use super::*;
 
     fn look_up(text: &str, bucket: &str) -> Result<(String, String, Option<String>), String> {
-        find(Path::new("/p"), text, bucket)
-            .map(|e| (e.access_key_id, e.access_key_secret, e.security_token))
-            .map_err(|error| error.to_string())
+        find(Path::new("/p"), text, bucket).map(|keys| (keys.id, keys.secret, keys.token)).map_err(|error| error.to_string())
     }
 
     fn entry(id: &str, secret: &str, token: Option<&str>) -> Result<(String, String, Option<String>), String> {
@@ -185,9 +180,9 @@ mod tests {
             (system, 0o650, false),
             (system, 0o644, false),
         ] {
-            assert_eq!(check_mode(path, 0o100_000 | mode).is_ok(), accepted, "{} {mode:o}", path.display());
+            assert_eq!(check_mode(path, 0o100_000 | mode, false).is_ok(), accepted, "{} {mode:o}", path.display());
         }
-        let error = check_mode(own, 0o100_644).unwrap_err().to_string();
+        let error = check_mode(own, 0o100_644, false).unwrap_err().to_string();
         assert!(error.contains("mode 644") && error.contains("chmod 600 /home/u/.passwd-ossfs"), "{error}");
     }
 
@@ -199,10 +194,24 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(matches!(read(&path, "b"), Err(PasswdError::Permissions { .. })));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-        let entry = read(&path, "b").unwrap();
-        assert_eq!(entry.access_key_secret, "top-secret");
-        assert!(!format!("{entry:?}").contains("top-secret"));
+        let keys = read(&path, "b").unwrap();
+        assert_eq!(keys.secret, "top-secret");
+        assert!(!format!("{keys:?}").contains("top-secret"));
         assert!(matches!(read(dir.path(), "b"), Err(PasswdError::NotAFile { .. })));
         assert!(matches!(read(&dir.path().join("none"), "b"), Err(PasswdError::Unreadable { .. })));
+    }
+
+    #[test]
+    fn a_secret_that_kubernetes_mounted_may_be_read_by_all_and_written_by_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("..2026");
+        std::fs::create_dir(&data).unwrap();
+        std::os::unix::fs::symlink("..2026", dir.path().join("..data")).unwrap();
+        std::os::unix::fs::symlink("..data/passwd", dir.path().join("passwd")).unwrap();
+        std::fs::write(data.join("passwd"), "AK:s\n").unwrap();
+        for (mode, accepted) in [(0o644, true), (0o640, true), (0o600, true), (0o666, false)] {
+            std::fs::set_permissions(data.join("passwd"), std::fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read(&dir.path().join("passwd"), "b").is_ok(), accepted, "{mode:o}");
+        }
     }
 }

@@ -1,0 +1,14 @@
+//! Keys that are replaced while a mount is read, by the built program on a real /dev/fuse, against servers that check every signature and
+//! token services that check every token. Invariant: sixteen readers read on, right and without an error, whatever happens to the keys.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clouds;
+mod readers;
+mod secrets;
+mod tokens;
+
+fn main() -> std::process::ExitCode {
+    support::mounts::run([secrets::trials(), tokens::trials()].into_iter().flatten().collect())
+}

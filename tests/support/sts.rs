@@ -1,0 +1,187 @@
+//! Token services over loopback HTTP: STS of AWS (AssumeRoleWithWebIdentity), STS of Alibaba Cloud (AssumeRoleWithOIDC) and the agent of EKS
+//! Pod Identity. They check the token that they are shown, and give out keys for it. It runs on a thread of its own. Invariant: a token
+//! that the test has not announced gets a refusal.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use percent_encoding::percent_decode_str;
+use reqsign_core::time::Timestamp;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+
+/// What is given out for a token.
+#[derive(Clone, Debug)]
+pub struct Minted {
+    pub id: String,
+    pub secret: String,
+    pub token: String,
+    pub lives: Duration,
+}
+
+impl Minted {
+    /// Keys with this id; secret and token follow from it.
+    pub fn new(id: &str, lives: Duration) -> Self {
+        Self { id: id.into(), secret: format!("secret-of-{id}"), token: format!("token-of-{id}"), lives }
+    }
+}
+
+/// One question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// `AssumeRoleWithOIDC` and so on; of Pod Identity the path.
+    pub action: String,
+    pub role: String,
+    pub token: String,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tokens: Mutex<BTreeMap<String, Minted>>,
+    asked: Mutex<Vec<Question>>,
+}
+
+pub struct TokenService {
+    address: SocketAddr,
+    state: Arc<State>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl TokenService {
+    pub fn start() -> Self {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
+        listener.set_nonblocking(true).expect("a listener can be nonblocking");
+        let address = listener.local_addr().expect("a bound listener has an address");
+        let state = Arc::<State>::default();
+        let (stop, stopped) = oneshot::channel();
+        let shared = state.clone();
+        let serve = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+            runtime.block_on(async {
+                let listener = TcpListener::from_std(listener).expect("the listener is nonblocking");
+                tokio::select! { () = accept(listener, shared) => {}, _ = stopped => {} }
+            });
+        };
+        let thread = std::thread::Builder::new().name("token-service".into()).spawn(serve).expect("a thread starts");
+        Self { address, state, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Gives out `minted` to whoever shows `token`.
+    pub fn give(&self, token: &str, minted: Minted) {
+        self.state.tokens.lock().expect("no panic while it is held").insert(token.into(), minted);
+    }
+
+    /// Every question so far.
+    pub fn asked(&self) -> Vec<Question> {
+        self.state.asked.lock().expect("no panic while it is held").clone()
+    }
+}
+
+impl Drop for TokenService {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // its panic was printed; a second one would abort
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, state: Arc<State>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        let state = state.clone();
+        let service = service_fn(move |request: Request<Incoming>| {
+            let state = state.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+                Ok::<_, std::io::Error>(state.answer(&head, &body))
+            }
+        });
+        tokio::spawn(async move {
+            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+impl State {
+    fn answer(&self, head: &http::request::Parts, body: &[u8]) -> Response<Full<Bytes>> {
+        let text = if head.method == "POST" { String::from_utf8_lossy(body).into_owned() } else { head.uri.query().unwrap_or("").into() };
+        let decode = |text: &str| percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
+        let fields: BTreeMap<String, String> =
+            text.split('&').filter_map(|pair| pair.split_once('=')).map(|(name, value)| (decode(name), decode(value))).collect();
+        let field = |name: &str| fields.get(name).cloned().unwrap_or_default();
+        let authorization = head.headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let action = field("Action");
+        let token = match action.as_str() {
+            "AssumeRoleWithWebIdentity" => field("WebIdentityToken"),
+            "AssumeRoleWithOIDC" => field("OIDCToken"),
+            _ => authorization.to_owned(),
+        };
+        let shown = if action.is_empty() { head.uri.path().to_owned() } else { action.clone() };
+        let question = Question { action: shown, role: field("RoleArn"), token: token.clone() };
+        self.asked.lock().expect("no panic while it is held").push(question);
+        let minted = self.tokens.lock().expect("no panic while it is held").get(&token).cloned();
+        match (action.as_str(), minted) {
+            ("AssumeRoleWithWebIdentity", Some(minted)) => reply(200, "text/xml", aws(&minted)),
+            ("AssumeRoleWithWebIdentity", None) => reply(400, "text/xml", AWS_REFUSAL.into()),
+            ("AssumeRoleWithOIDC", Some(minted)) => reply(200, "application/json", aliyun(&minted)),
+            ("", Some(minted)) => reply(200, "application/json", agent(&minted)),
+            _ => reply(
+                403,
+                "application/json",
+                r#"{"Code":"AuthenticationFail.OIDCToken.Expired","Message":"This OIDC token is expired."}"#.into(),
+            ),
+        }
+    }
+}
+
+fn reply(status: u16, kind: &str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = StatusCode::from_u16(status).expect("a status");
+    response.headers_mut().insert("content-type", kind.parse().expect("a header"));
+    response
+}
+
+fn end(minted: &Minted) -> String {
+    (Timestamp::now() + minted.lives).format_rfc3339_zulu()
+}
+
+fn aws(minted: &Minted) -> String {
+    let Minted { id, secret, token, .. } = minted;
+    let end = end(minted);
+    format!(
+        "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleWithWebIdentityResult>\
+         <Credentials><AccessKeyId>{id}</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey><SessionToken>{token}</SessionToken>\
+         <Expiration>{end}</Expiration></Credentials><AssumedRoleUser><Arn>arn:aws:sts::123456789012:assumed-role/reader/s</Arn>\
+         <AssumedRoleId>AROAEXAMPLE:s</AssumedRoleId></AssumedRoleUser></AssumeRoleWithWebIdentityResult>\
+         <ResponseMetadata><RequestId>c6104cbe-af31-11e0-8154-cbc7ccf896c7</RequestId></ResponseMetadata></AssumeRoleWithWebIdentityResponse>"
+    )
+}
+
+const AWS_REFUSAL: &str = "<ErrorResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><Error><Type>Sender</Type>\
+     <Code>InvalidIdentityToken</Code><Message>the token is not known</Message></Error><RequestId>r</RequestId></ErrorResponse>";
+
+fn aliyun(minted: &Minted) -> String {
+    let (Minted { id, secret, token, .. }, end) = (minted, end(minted));
+    let keys = format!(r#"{{"AccessKeyId":"{id}","AccessKeySecret":"{secret}","SecurityToken":"{token}","Expiration":"{end}"}}"#);
+    format!(r#"{{"RequestId":"3D57EAD2-8723-1F26-B69C-F8707D8B565D","Credentials":{keys}}}"#)
+}
+
+fn agent(minted: &Minted) -> String {
+    let (Minted { id, secret, token, .. }, end) = (minted, end(minted));
+    format!(r#"{{"AccessKeyId":"{id}","SecretAccessKey":"{secret}","Token":"{token}","Expiration":"{end}","AccountId":"123456789012"}}"#)
+}
