@@ -4,7 +4,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -34,14 +34,18 @@ impl fmt::Display for Listen {
 impl FromStr for Listen {
     type Err = String;
 
-    /// Reads `ADDRESS:PORT`, a port alone, which is one of this machine only, or `unix:PATH`.
+    /// Reads `ADDRESS:PORT`, `:PORT` for all addresses, a port alone, which is one of this machine only, or `unix:PATH`.
     fn from_str(text: &str) -> Result<Self, String> {
         let reason = || format!("must be ADDRESS:PORT (127.0.0.1:9100, [::]:9100), a port of 127.0.0.1, or {UNIX}/absolute/path");
         if let Some(path) = text.strip_prefix(UNIX) {
             return if path.starts_with('/') && !path.ends_with('/') { Ok(Self::Unix(path.into())) } else { Err(reason()) };
         }
         let local = |port: &str| port.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-        let address = local(text.strip_prefix("localhost:").unwrap_or(text)).or_else(|| text.parse().ok());
+        let all = |port: &str| port.parse().ok().map(|port: u16| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+        let address = match text.strip_prefix(':') {
+            Some(port) => all(port),
+            None => local(text.strip_prefix("localhost:").unwrap_or(text)).or_else(|| text.parse().ok()),
+        };
         address.map(Self::Tcp).ok_or_else(reason)
     }
 }
@@ -68,7 +72,11 @@ impl Listener {
     pub fn bind(place: &Listen) -> io::Result<Self> {
         let (socket, place) = match place {
             Listen::Tcp(address) => {
-                let listener = std::net::TcpListener::bind(address)?;
+                let listener = std::net::TcpListener::bind(address).or_else(|error| {
+                    // All addresses are those of the older protocol where there is no other one.
+                    let is_all = address.ip() == Ipv6Addr::UNSPECIFIED && error.raw_os_error() == Some(libc::EAFNOSUPPORT);
+                    if is_all { std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())) } else { Err(error) }
+                })?;
                 listener.set_nonblocking(true)?;
                 let address = listener.local_addr()?;
                 (Socket::Tcp(listener), Listen::Tcp(address))
@@ -115,6 +123,7 @@ mod tests {
             ("127.0.0.1:9100", "127.0.0.1:9100"),
             ("[::1]:9100", "[::1]:9100"),
             ("0.0.0.0:80", "0.0.0.0:80"),
+            (":9100", "[::]:9100"),
             ("9100", "127.0.0.1:9100"),
             ("localhost:9100", "127.0.0.1:9100"),
             ("unix:/run/windlass.sock", "unix:/run/windlass.sock"),

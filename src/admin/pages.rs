@@ -2,6 +2,7 @@
 //! is. It decides nothing and changes nothing; who may connect may look. Invariants: connections, heads and waits are bounded, so that nobody who asks badly costs the mount more than a few buffers.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,21 +58,39 @@ pub struct Pages {
     _file: Option<SocketFile>,
 }
 
+/// What the pages show.
+pub trait Shown: Send + Sync + 'static {
+    /// How far it has come.
+    fn stage(&self) -> impl Future<Output = Stage> + Send;
+    /// The metrics as a page; none: nothing is counted yet.
+    fn metrics(&self) -> impl Future<Output = Option<Result<String, fmt::Error>>> + Send;
+}
+
+impl Shown for Health {
+    async fn stage(&self) -> Stage {
+        Health::stage(self)
+    }
+
+    async fn metrics(&self) -> Option<Result<String, fmt::Error>> {
+        Some(openmetrics::text(self.observer()?.stats().await))
+    }
+}
+
 impl Pages {
-    /// Serves what `health` knows.
+    /// Serves what `shown` knows.
     ///
     /// # Errors
     /// When the runtime cannot take the listener.
-    pub fn start(listener: Listener, health: Arc<Health>, runtime: &Handle) -> io::Result<Self> {
+    pub fn start(listener: Listener, shown: Arc<impl Shown>, runtime: &Handle) -> io::Result<Self> {
         let _runtime = runtime.enter();
         let (accepting, file) = match listener.socket {
             Socket::Tcp(socket) => {
                 let socket = TcpListener::from_std(socket)?;
-                (runtime.spawn(accept(health, socket)), None)
+                (runtime.spawn(accept(shown, socket)), None)
             }
             Socket::Unix(socket, file) => {
                 let socket = UnixListener::from_std(socket)?;
-                (runtime.spawn(accept(health, socket)), Some(file))
+                (runtime.spawn(accept(shown, socket)), Some(file))
             }
         };
         Ok(Self { accepting, _file: file })
@@ -107,7 +126,7 @@ impl Door for UnixListener {
     }
 }
 
-async fn accept<D: Door>(health: Arc<Health>, door: D) {
+async fn accept<D: Door>(shown: Arc<impl Shown>, door: D) {
     let (places, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
     loop {
         // What ended is taken off the set, so that it stays as small as the number of connections.
@@ -121,12 +140,12 @@ async fn accept<D: Door>(health: Arc<Health>, door: D) {
                 continue;
             }
         };
-        let health = Arc::clone(&health);
+        let shown = Arc::clone(&shown);
         connections.spawn(async move {
             let _place = place;
             let service = service_fn(move |request: Request<Incoming>| {
-                let health = Arc::clone(&health);
-                async move { Ok::<_, Infallible>(answer(&health, request.method(), request.uri().path()).await) }
+                let shown = Arc::clone(&shown);
+                async move { Ok::<_, Infallible>(answer(&*shown, request.method(), request.uri().path()).await) }
             });
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
@@ -137,7 +156,7 @@ async fn accept<D: Door>(health: Arc<Health>, door: D) {
     }
 }
 
-async fn answer(health: &Health, method: &Method, path: &str) -> Response<String> {
+async fn answer(shown: &impl Shown, method: &Method, path: &str) -> Response<String> {
     let Some(page) = Page::at(path) else { return plain(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n") };
     if !matches!(*method, Method::GET | Method::HEAD) {
         let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "this can only be looked at\n");
@@ -145,9 +164,9 @@ async fn answer(health: &Health, method: &Method, path: &str) -> Response<String
         return refusal;
     }
     match page {
-        Page::Metrics => metrics(health).await,
+        Page::Metrics => metrics(shown).await,
         Page::Health => plain(StatusCode::OK, "ok\n"),
-        Page::Readiness => match health.stage() {
+        Page::Readiness => match shown.stage().await {
             Stage::Beginning => plain(StatusCode::SERVICE_UNAVAILABLE, "the mount does not answer yet\n"),
             Stage::Ready => plain(StatusCode::OK, "ok\n"),
             Stage::Ending => plain(StatusCode::SERVICE_UNAVAILABLE, "the mount is about to end\n"),
@@ -155,11 +174,11 @@ async fn answer(health: &Health, method: &Method, path: &str) -> Response<String
     }
 }
 
-async fn metrics(health: &Health) -> Response<String> {
-    let Some(observer) = health.observer() else { return plain(StatusCode::SERVICE_UNAVAILABLE, "nothing is counted yet\n") };
-    match openmetrics::text(observer.stats().await) {
-        Ok(text) => with_type(Response::new(text), openmetrics::CONTENT_TYPE),
-        Err(_) => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n"),
+async fn metrics(shown: &impl Shown) -> Response<String> {
+    match shown.metrics().await {
+        None => plain(StatusCode::SERVICE_UNAVAILABLE, "nothing is counted yet\n"),
+        Some(Ok(text)) => with_type(Response::new(text), openmetrics::CONTENT_TYPE),
+        Some(Err(_)) => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n"),
     }
 }
 

@@ -1,10 +1,14 @@
 //! `windlass csi`: words and flags of the Kubernetes driver, which is in `csi`. Invariant: what cannot be used is said before a socket is made.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::runtime::Handle;
 
 use super::remote::runtime;
 use super::{Failure, mount as mount_command};
+use crate::admin::{Health, Listen, Listener, Pages};
 use crate::config::{Kind, Value};
 use crate::csi::{Driver, Options};
 use crate::logging::{self, Attachment};
@@ -59,6 +63,9 @@ pub struct Args {
     /// How long reads wait for the next daemon when one has ended; then they fail with ENOTCONN.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     orphan_timeout: Duration,
+    /// Where /healthz is served for a livenessProbe: ADDRESS:PORT or :PORT.
+    #[arg(long, value_name = "ADDRESS")]
+    health_listen: Option<Listen>,
     /// error, warn, info, debug, trace, or a filter.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
@@ -113,6 +120,14 @@ impl Args {
     }
 }
 
+/// A process that answers is healthy: what it cannot go on without ends it.
+fn show(place: &Listen, runtime: &Handle) -> Result<Pages, Failure> {
+    let health = Arc::new(Health::default());
+    health.on_ready();
+    let started = Listener::bind(place).and_then(|listener| Pages::start(listener, health, runtime));
+    started.map_err(|error| Failure::usage(format!("cannot serve /healthz at {place}: {error}")))
+}
+
 /// Answers until a signal ends it. Mounts that are served go on without it.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let level = logging::Options { level: args.log_level.clone(), ..logging::Options::default() };
@@ -122,6 +137,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let runtime = runtime()?;
     let driver = Driver::prepare(args.options(), runtime.handle()).map_err(|error| Failure::usage(error.to_string()))?;
+    let _pages = args.health_listen.as_ref().map(|place| show(place, runtime.handle())).transpose()?;
     let served = runtime.block_on(async {
         let mut signals = Signals::listen().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
         tracing::info!(driver = args.driver_name, node = args.node_id, volumes = driver.count(), "the driver answers");

@@ -32,6 +32,7 @@ mod refresh;
 mod remote;
 mod report;
 mod rm;
+mod sidecar;
 mod stat;
 mod stats;
 mod stop;
@@ -109,6 +110,7 @@ enum Command {
     Bench(bench::Args),
     Mpu(mpu::Args),
     Csi(Box<csi::Args>),
+    Sidecar(sidecar::Args),
     MountProxy(mount_proxy::Args),
     MountpointPod(mountpoint_pod::Args),
     Completions(completions::Args),
@@ -174,6 +176,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Bench(args) => bench::run(&args),
             Command::Mpu(args) => mpu::run(&args),
             Command::Csi(args) => csi::run(&args),
+            Command::Sidecar(args) => sidecar::run(&args),
             Command::MountProxy(args) => mount_proxy::run(&args),
             Command::MountpointPod(args) => mountpoint_pod::run(&args),
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),

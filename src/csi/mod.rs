@@ -15,6 +15,7 @@ mod identity;
 mod in_flight;
 mod ledger;
 mod node;
+pub mod overview;
 mod pod_dir;
 pub mod proto;
 mod provision;
@@ -116,7 +117,8 @@ impl Driver {
             let path = path.to_owned();
             move |source| Error { what, path, source }
         };
-        let kubelet = options.kubelet.canonicalize().map_err(failed("use the kubelet's directory", &options.kubelet))?;
+        // Where only volumes are made, as in a Deployment beside the provisioner, there is no kubelet.
+        let kubelet = options.kubelet.canonicalize().unwrap_or_else(|_| options.kubelet.clone());
         let ledger = Ledger::open(options.state.join("volumes")).map_err(failed("keep what is published in", &options.state))?;
         let mounts = Mounts::new(options.read_size, &options.state).map_err(failed("read", &options.state))?;
         detach::show_connections();
@@ -183,9 +185,10 @@ impl Driver {
                 why = refusal => Err(failed(&options.endpoint)(why)),
             };
             ended.send_replace(true);
-            result
+            // Whoever has asked is answered first.
+            Ok(result)
         };
-        tokio::try_join!(driver, registration, ending).map(drop)
+        tokio::try_join!(driver, registration, ending)?.2
     }
 }
 

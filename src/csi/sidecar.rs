@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_millis(200);
 const BACK_OFF: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(30)];
 const LASTED: Duration = Duration::from_secs(60);
 
+/// Where a daemon serves its pages, in the directory of its volume.
+pub(super) const PAGES: &str = "pages.sock";
+
 /// Options of the sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -85,11 +88,6 @@ pub fn volumes(directory: &Path) -> Vec<Volume> {
     let mut found: Vec<Volume> = entries.filter_map(|entry| socket(entry.path())).collect();
     found.sort();
     found
-}
-
-/// Whether the volume's daemon answers: its ready file says so.
-pub fn is_ready(volume: &Path) -> bool {
-    volume.join("ready").exists()
 }
 
 /// The daemons of all volumes.
@@ -182,9 +180,9 @@ impl Daemons {
         let mut command = Command::new(&self.options.program);
         let at = |name: &str| volume.directory.join(name);
         command.args(["mount", "--foreground", "--fd-socket"]).arg(format!("connect:{}", at("mount.sock").display()));
-        command.arg("--error-file").arg(at("error.json")).arg("--ready-file").arg(at("ready")).args(&self.options.words);
-        // Relative paths of a volume's options are its own.
-        command.current_dir(&volume.directory).stdin(Stdio::null()).kill_on_drop(true);
+        // Its directory may have a longer name than addresses of sockets.
+        command.arg("--error-file").arg(at("error.json")).arg(format!("--metrics-listen=unix:/proc/self/cwd/{PAGES}"));
+        command.args(&self.options.words).current_dir(&volume.directory).stdin(Stdio::null()).kill_on_drop(true);
         command
     }
 

@@ -8,7 +8,9 @@ mod pod;
 mod proxy;
 mod request;
 mod secrets;
+mod volumes;
 mod watched;
 
 pub use pod::{Pod, PodError};
-pub use proxy::{Drivers, Proxy};
+pub use proxy::Proxy;
+pub use volumes::Drivers;

@@ -47,7 +47,8 @@ impl Node {
         for name in ["csi", "registry", "kubelet/pods"] {
             fs::create_dir_all(home.path().join(name)).expect("it is empty");
         }
-        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        let place = home.path().to_str().expect("it is text");
+        let flags = flags.iter().map(|flag| flag.replace("{home}", place)).collect();
         let environment = server.map(S3Server::client_env).unwrap_or_default();
         let limit = fs::read_to_string(PAGES_LIMIT).unwrap_or_default();
         let mut node = Self { home, driver: None, flags, environment, limit };

@@ -99,10 +99,25 @@ const LINES: &[Line] = &[
         signature: "V1",
     },
     Line {
+        name: "a_role_of_the_service_account_alone",
+        from: MANAGER,
+        program: "ossfs",
+        words: "-o url={url},rrsa_endpoint={sts},dbglevel=warn,allow_other,listobjectsv2 data:/p {at} -f",
+        environment: &[
+            ("ALIBABA_CLOUD_ROLE_ARN", "acs:ram::1:role/here"),
+            ("ALIBABA_CLOUD_OIDC_PROVIDER_ARN", "acs:ram::1:oidc-provider/ack-rrsa-c1"),
+            ("ALIBABA_CLOUD_OIDC_TOKEN_FILE", "{dir}/token"),
+            ("ROLE_SESSION_NAME", "ossfs.volume.abc"),
+        ],
+        settings: &[("sts-endpoint", "{sts}")],
+        needs: Needs::Role,
+        signature: "V1",
+    },
+    Line {
         name: "a_role_in_a_virtual_machine",
         from: "pkg/mounter/fuse_pod_manager/oss/utils.go AppendRRSAAuthOptions, pkg/mounter/cmd_mounter.go",
         program: "ossfs",
-        words: "-o url={url},rrsa_endpoint=https://sts.aliyuncs.com,dbglevel=warn,allow_other,listobjectsv2,\
+        words: "-o url={url},rrsa_endpoint={sts},dbglevel=warn,allow_other,listobjectsv2,\
                 rrsa_oidc_provider_arn=acs:ram::1:oidc-provider/ack-rrsa-c1,rrsa_role_arn=acs:ram::1:role/here,\
                 rrsa_role_session_name=ossfs.volume.abc,rrsa_token_file={dir}/token data:/p {at}",
         environment: &[],
@@ -111,10 +126,10 @@ const LINES: &[Line] = &[
             ("oidc-provider-arn", "acs:ram::1:oidc-provider/ack-rrsa-c1"),
             ("role-session-name", "ossfs.volume.abc"),
             ("oidc-token-file", "{dir}/token"),
-            ("sts-endpoint", "https://sts.aliyuncs.com"),
+            ("sts-endpoint", "{sts}"),
             ("foreground", "false"),
         ],
-        needs: Needs::Elsewhere,
+        needs: Needs::Role,
         signature: "V1",
     },
     Line {
@@ -171,8 +186,7 @@ pub fn all(lines: &'static [Line]) -> Vec<Trial> {
             Ok(())
         })
     });
-    // PENDING: directories of tokens are understood by the next version of the credentials.
-    let run = lines.iter().filter(|line| !matches!(line.needs, Needs::Elsewhere | Needs::Token));
+    let run = lines.iter().filter(|line| line.needs != Needs::Elsewhere);
     let mounted = run.map(|line| trial(&format!("{}_{}_mounts_and_reads", line.program, line.name), move || mounts(line)));
     looked_at.chain(mounted).collect()
 }

@@ -78,6 +78,21 @@ const LINES: &[Line] = &[
         signature: "V1",
     },
     Line {
+        name: "a_role_of_the_service_account_alone",
+        from: MANAGER,
+        program: "ossfs2",
+        words: "mount {at} --oss_endpoint={url} --oss_bucket=data --oss_bucket_prefix=/p --rrsa_endpoint={sts} --log_level=info \
+                --log_dir=/dev/stdout --use_metrics=true -f",
+        environment: &[
+            ("ALIBABA_CLOUD_ROLE_ARN", "acs:ram::1:role/here"),
+            ("ALIBABA_CLOUD_OIDC_PROVIDER_ARN", "acs:ram::1:oidc-provider/ack-rrsa-c1"),
+            ("ALIBABA_CLOUD_OIDC_TOKEN_FILE", "{dir}/token"),
+        ],
+        settings: &[("sts-endpoint", "{sts}")],
+        needs: Needs::Role,
+        signature: "V1",
+    },
+    Line {
         name: "a_role_of_the_service_account",
         from: MANAGER,
         program: "ossfs2",

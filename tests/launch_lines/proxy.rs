@@ -23,6 +23,8 @@ pub fn trials() -> Vec<Trial> {
         }),
         trial("the_proxy_mounts_for_ossfs_and_unmounts", || mounts("ossfs")),
         trial("the_proxy_mounts_for_ossfs2_and_unmounts", || mounts("ossfs2")),
+        trial("the_proxy_rotates_tokens_of_ossfs", || rotates("ossfs", OSSFS)),
+        trial("the_proxy_rotates_tokens_of_ossfs2", || rotates("ossfs2", OSSFS2)),
         trial("the_proxy_says_why_it_does_not_mount", says_why),
         trial("the_proxy_writes_the_metrics_that_the_driver_reads", writes_metrics),
         trial("the_proxy_ends_its_mounts_with_sigterm", ends),
@@ -119,6 +121,29 @@ fn mounts(client: &str) {
     assert_eq!(proxy.unmount(), json!({"seq": 3}));
     assert!(!proxy.world.place.is_mounted());
     assert!(proxy.unmount()["error"].as_str().is_some_and(|error| error.contains("not managed")));
+    proxy.stop();
+}
+
+/// The driver publishes again with other keys (requiresRepublish), and the store knows no others from then on.
+fn rotates(client: &str, options: &[&str]) {
+    let proxy = Proxy::start(Needs::Token);
+    let secrets = |id: &str, secret: &str, token: &str| json!({"AccessKeyId": id, "AccessKeySecret": secret, "SecurityToken": token});
+    let first = secrets("LTAI5tEXAMPLEKEYID", "EXAMPLEsecret0001", "EXAMPLEtoken/0001==");
+    assert_eq!(proxy.mount(client, options, first, ""), json!({"seq": 1}));
+    proxy.world.reads();
+    let pids = proxy.world.place.pids();
+    let second = secrets("STS.second", "EXAMPLEsecret0002", "EXAMPLEtoken/0002==");
+    assert_eq!(proxy.mount(client, options, second, ""), json!({"seq": 2}));
+    proxy.world.server.change(|setup| {
+        (setup.who.id, setup.who.secret) = ("STS.second".into(), "EXAMPLEsecret0002".into());
+        setup.token = Some("EXAMPLEtoken/0002==".into());
+    });
+    // A name that nobody has asked for is a request.
+    let mut names = 0..;
+    let asked = |name: u32| fs::metadata(proxy.world.place.at.join(format!("absent-{name}")));
+    let is_let_in = || names.next().is_some_and(|name| asked(name).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound));
+    assert!(soon(is_let_in));
+    assert_eq!(proxy.world.place.pids(), pids, "the daemon is the same");
     proxy.stop();
 }
 

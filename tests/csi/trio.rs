@@ -1,0 +1,155 @@
+//! The three of a pod as a cluster has them: the driver as root, the sidecar without any privilege in a sandbox of its own, the application in a third
+//! namespace. How much is written is told by WINDLASS_TEST_MIB.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::kubelet::{map, publish_request};
+use super::node::{Node, Pod};
+use super::support::mounts::wait_until;
+use super::support::sandbox::{Sandbox, Sandboxed, trial};
+use super::support::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};
+
+/// What is written when nobody says how much: enough for the largest READ.
+const MIB: u64 = 96;
+
+/// The sandbox has the emptyDir of the pod where everybody has it.
+const SIDECAR: [&str; 2] = ["--sidecar-dir", "{home}/kubelet/pods/1/volumes/kubernetes.io~empty-dir/windlass"];
+
+pub fn trials() -> Vec<Trial> {
+    vec![
+        trial("an_application_writes_and_reads_through_a_sidecar_without_privilege", || written_and_read(&[], 16 << 20)),
+        trial("without_the_limit_of_pages_reads_are_of_a_mebibyte", || written_and_read(&["--read-size", "1MiB"], 1 << 20)),
+        trial("a_sidecar_serves_what_comes_and_ends_with_its_daemons", life),
+    ]
+}
+
+/// The sidecar of a pod.
+struct Sidecar {
+    process: Sandboxed,
+    port: u16,
+}
+
+impl Sidecar {
+    fn start(pod: &Pod) -> Self {
+        // A port that was free a moment ago.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("there are ports").port();
+        // Nothing in its environment says who it is: that comes from a Secret, by way of the driver.
+        let sandbox = Sandbox::new().writable(&pod.meeting).envs([("AWS_EC2_METADATA_DISABLED", "true")]);
+        let listen = format!("127.0.0.1:{port}");
+        let directory = pod.meeting.to_str().expect("it is text");
+        Self { process: sandbox.start(&["sidecar", "--dir", directory, "--listen", &listen, "--", "--path-style"]), port }
+    }
+
+    /// Status and body of a page; nothing while nobody listens.
+    fn page(&self, path: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    }
+
+    fn wait_until_ready(&self) {
+        wait_until("all volumes are served", || self.page("/readyz").is_some_and(|(status, _)| status == 200));
+    }
+
+    /// The processes that it has started.
+    fn daemons(&self) -> Vec<i32> {
+        let all = fs::read_dir("/proc").expect("it is mounted").flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let parent = format!("PPid:\t{}\n", self.process.pid());
+        all.filter(|pid: &i32| fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains(&parent))).collect()
+    }
+}
+
+fn context(server: &S3Server) -> Vec<(&'static str, String)> {
+    let owner = |name| (name, "1000".to_owned());
+    vec![("bucket", BUCKET.into()), ("endpoint", server.endpoint()), ("region", REGION.into()), owner("uid"), owner("gid")]
+}
+
+fn publish(node: &Node, volume: &str, pod: &Pod, server: &S3Server) {
+    let context = context(server);
+    let context: Vec<(&str, &str)> = context.iter().map(|(name, text)| (*name, text.as_str())).collect();
+    let mut request = publish_request(volume, pod, &context);
+    request.secrets = map(&[("AccessKeyId", ACCESS_KEY), ("AccessKeySecret", SECRET_KEY)]);
+    node.kubelet().publish(request).expect("it is published");
+}
+
+/// Writes, fsyncs, and reads back, as an application in a mount namespace of its own. What it has of its own is another copy to compare with.
+const APPLICATION: &str = r#"
+set -e
+head -c "$2" /dev/urandom > "$3/source"
+dd if="$3/source" of="$1/file" bs=1M conv=fsync status=none
+cmp "$3/source" "$1/file"
+cat "$1/.windlass/stats"
+"#;
+
+fn written_and_read(flags: &[&str], longest: u64) {
+    let (server, node) = (S3Server::start(), Node::start(&[&SIDECAR[..], flags].concat()));
+    let pod = node.pod("1", "data");
+    publish(&node, "v", &pod, &server);
+    let mut sidecar = Sidecar::start(&pod);
+    sidecar.wait_until_ready();
+    sidecar.process.check_privilege(&[&pod.meeting]);
+    let mib = std::env::var("WINDLASS_TEST_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(MIB);
+    let own = node.path("own");
+    fs::create_dir(&own).expect("it is new");
+    std::os::unix::fs::chown(&own, Some(1000), Some(1000)).expect("we are root");
+    let mut application = Command::new("unshare");
+    application.args(["--mount", "setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups", "sh", "-c", APPLICATION, "sh"]);
+    let output = application.arg(&pod.target).arg((mib << 20).to_string()).arg(&own).output().expect("they are installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let stats: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    let read = stats["gauges"]["longest_read_bytes"].as_u64().expect("it is counted");
+    println!("{mib} MiB written and read; longest READ {} KiB", read >> 10);
+    assert_eq!(read, longest);
+    let stored = server.stored("file").expect("it is in the bucket").0;
+    assert!(stored == fs::read(own.join("source")).expect("it is there"));
+    let (status, metrics) = sidecar.page("/metrics").expect("it listens");
+    assert!(status == 200 && metrics.contains("volume=\"data\"") && metrics.ends_with("# EOF\n"), "{metrics}");
+    node.kubelet().unpublish("v", &pod).expect("it is published");
+    wait_until("the daemon ends with its mount", || sidecar.daemons().is_empty());
+    sidecar.process.signal(Signal::TERM);
+    assert_eq!(sidecar.process.wait().code(), Some(0));
+}
+
+fn life() {
+    let (server, node) = (S3Server::start(), Node::start(&SIDECAR));
+    server.put("file", "content");
+    let (one, two) = (node.pod("1", "one"), node.pod("1", "two"));
+    let mut sidecar = Sidecar::start(&one);
+    wait_until("it listens", || sidecar.page("/healthz").is_some_and(|(status, _)| status == 200));
+    assert_eq!(sidecar.page("/readyz").expect("it listens").0, 503, "nothing is published");
+    publish(&node, "v", &one, &server);
+    sidecar.wait_until_ready();
+    assert_eq!(fs::read(one.target.join("file")).expect("it is served"), b"content");
+    publish(&node, "w", &two, &server);
+    wait_until("both are served", || sidecar.daemons().len() == 2 && sidecar.page("/readyz").is_some_and(|(status, _)| status == 200));
+    assert_eq!(fs::read(two.target.join("file")).expect("it is served"), b"content");
+    // A daemon that is killed begins anew; kubelet asks for its volume again and again meanwhile.
+    let killed = sidecar.daemons()[0];
+    kill_process(Pid::from_raw(killed).expect("it is a process"), Signal::KILL).expect("it runs");
+    wait_until("another one serves", || {
+        publish(&node, "v", &one, &server);
+        publish(&node, "w", &two, &server);
+        let daemons = sidecar.daemons();
+        daemons.len() == 2 && !daemons.contains(&killed) && sidecar.page("/readyz").is_some_and(|(status, _)| status == 200)
+    });
+    for pod in [&one, &two] {
+        assert_eq!(fs::read(pod.target.join("file")).expect("it is served"), b"content");
+    }
+    sidecar.process.signal(Signal::TERM);
+    assert_eq!(sidecar.process.wait().code(), Some(0));
+    assert_eq!(sidecar.daemons(), Vec::<i32>::new());
+    let kubelet = node.kubelet();
+    kubelet.unpublish("v", &one).expect("it is published");
+    kubelet.unpublish("w", &two).expect("it is published");
+    assert_eq!(node.mounts(), Vec::<String>::new());
+}
