@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::remote::runtime;
 use super::Failure;
+use super::remote::runtime;
 use crate::admin::{Listen, Listener, Pages};
 use crate::csi::overview::Overview;
 use crate::csi::sidecar::{Daemons, End, Options};

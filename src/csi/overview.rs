@@ -111,9 +111,8 @@ mod tests {
 
     #[test]
     fn families_stand_together_and_values_say_whose_they_are() {
-        let page = |value: u32| {
-            format!("# HELP a Help.\n# TYPE a counter\na_total {value}\n# TYPE b gauge\nb{{op=\"x y\"}} {value}\n# EOF\n")
-        };
+        let page =
+            |value: u32| format!("# HELP a Help.\n# TYPE a counter\na_total {value}\n# TYPE b gauge\nb{{op=\"x y\"}} {value}\n# EOF\n");
         let merged = merge(&[("one".into(), page(1)), ("t\"o".into(), page(2))]);
         let expected = "# HELP a Help.\n# TYPE a counter\na_total{volume=\"one\"} 1\na_total{volume=\"t\\\"o\"} 2\n\
                         # TYPE b gauge\nb{volume=\"one\",op=\"x y\"} 1\nb{volume=\"t\\\"o\",op=\"x y\"} 2\n# EOF\n";

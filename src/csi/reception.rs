@@ -164,7 +164,10 @@ impl Shared {
             // It came and went without a word, as somebody who only looks whether there is a socket.
             Standing::Unknown if served.is_ok() => return true,
             Standing::Unknown if was_unknown => {
-                tracing::warn!(bucket = self.bucket, "nobody serves a mount of an earlier driver: it is made anew at the next request of kubelet");
+                tracing::warn!(
+                    bucket = self.bucket,
+                    "nobody serves a mount of an earlier driver: it is made anew at the next request of kubelet"
+                );
                 return false;
             }
             Standing::Served { trouble, .. } => self.stand(Standing::Left(trouble)),

@@ -301,7 +301,10 @@ mod tests {
         assert_eq!(end, End::InOrder);
         let words = fs::read_to_string(volume.join("words")).unwrap();
         assert_eq!(words.lines().count(), 2, "{words}");
-        assert!(words.contains(&format!("mount --foreground --fd-socket connect:{}/mount.sock", volume.display())) && words.contains("--log-level=debug"));
+        assert!(
+            words.contains(&format!("mount --foreground --fd-socket connect:{}/mount.sock", volume.display()))
+                && words.contains("--log-level=debug")
+        );
     }
 
     #[tokio::test]

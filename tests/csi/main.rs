@@ -16,6 +16,7 @@ mod secrets;
 mod trio;
 
 fn main() -> std::process::ExitCode {
-    let trials = [publishing::trials(), kinds::trials(), secrets::trials(), ending::trials(), restarts::trials(), trio::trials(), sanity::trials()];
+    let trials =
+        [publishing::trials(), kinds::trials(), secrets::trials(), ending::trials(), restarts::trials(), trio::trials(), sanity::trials()];
     support::mounts::run(trials.into_iter().flatten().collect())
 }
