@@ -107,7 +107,7 @@ fn write(directory: &Path, metrics: &Metrics) -> io::Result<()> {
 /// The files and their numbers, in the order in which the driver takes them; none: it is not counted.
 fn files(metrics: &Metrics) -> Vec<(&'static str, Vec<Option<u64>>)> {
     let (reads, calls) = (metrics.read_seconds.spread(), &metrics.operations);
-    let micros = |seconds: f64| (seconds * 1e6) as u64;
+    let micros = |seconds: f64| Duration::try_from_secs_f64(seconds).map_or(0, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     let posix = [
         Call::Mkdir,
         Call::Rmdir,
