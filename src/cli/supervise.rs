@@ -191,6 +191,8 @@ impl Supervisor<'_> {
             Report::Failed(failed) => trouble = Some(failed),
             Report::Left => self.shared.on_left(),
             Report::Stays(why) => self.shared.on_stays(&why),
+            // Daemons of this line are children: none had a keeper before.
+            Report::Resumed => {}
         });
         if let Err(error) = served {
             tracing::error!(%error, "the daemon says what cannot be understood");

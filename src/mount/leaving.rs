@@ -64,8 +64,9 @@ impl Mounted {
     /// Ends without a word to the kernel.
     pub fn leave(mut self) {
         tracing::info!("another daemon goes on with the mount");
-        self.control = None;
+        self.control.clear();
         self.pages = None;
+        self.counters = None;
         self.unmounted = true;
         if let Some(line) = &self.line
             && let Err(error) = line.left()

@@ -9,7 +9,7 @@ use super::drafts::Draft;
 use super::edits::Edits;
 use super::listing::FileFacts;
 use super::{Error, Result, posix};
-use crate::store::{Condition, ErrorKind};
+use crate::store::{Condition, ErrorKind, Key};
 use crate::writer::{Outcome, WriteError};
 
 /// How often is looked whether something has come to an end.
