@@ -161,7 +161,7 @@ fn credentials_file() {
     let files = [
         (place.write("open", &line, 0o644), "mode 644", "chmod 600"),
         (place.beside("absent"), "No such file", "must be there"),
-        (place.at.clone(), "not a regular file", "KEY_ID:SECRET"),
+        (place.at.clone(), "has no file AccessKeyId", "AccessKeySecret"),
         (place.write("odd", "nothing\n", 0o600), "line 1", "KEY_ID:SECRET"),
         (place.write("other", &format!("other-bucket:{line}"), 0o600), "no line for the bucket", "KEY_ID:SECRET"),
     ];
