@@ -155,8 +155,8 @@ enum Verdict {
     Accepted,
     /// It does not, or not any more.
     Refused,
-    /// They may not do this; others might.
-    Denied,
+    /// They may not do this; others might. A HEAD is `silent`: it has no body to say whether it is the keys that are refused.
+    Denied { silent: bool },
     /// Nothing.
     Unclear,
 }
@@ -167,9 +167,7 @@ impl Verdict {
         match error.kind {
             ErrorKind::NotFound | ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable => Self::Accepted,
             ErrorKind::BadCredentials => Self::Refused,
-            // A HEAD has no body to say what it is that is refused.
-            ErrorKind::AccessDenied if error.code.is_none() => Self::Refused,
-            ErrorKind::AccessDenied => Self::Denied,
+            ErrorKind::AccessDenied => Self::Denied { silent: error.code.is_none() },
             _ => Self::Unclear,
         }
     }

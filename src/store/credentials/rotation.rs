@@ -145,7 +145,7 @@ impl Rotation {
 
     /// Told what became of a request.
     pub fn on_answer(&mut self, edition: Edition, verdict: Verdict, attempts: &mut Attempts, now: Instant) -> (Next, Option<Event>) {
-        let denied_twice = verdict == Verdict::Denied && std::mem::replace(&mut attempts.denied, true);
+        let denied_twice = matches!(verdict, Verdict::Denied { .. }) && std::mem::replace(&mut attempts.denied, true);
         if let Some(candidate) = self.candidate.as_mut().filter(|candidate| candidate.held.edition == edition) {
             return match verdict {
                 Verdict::Accepted => (Next::Done, self.promote()),
@@ -154,11 +154,11 @@ impl Rotation {
                     candidate.from = now;
                     (Next::Done, None)
                 }
-                Verdict::Denied if denied_twice => {
+                Verdict::Denied { .. } if denied_twice => {
                     candidate.from = now;
                     (Next::Done, None)
                 }
-                Verdict::Refused | Verdict::Denied => {
+                Verdict::Refused | Verdict::Denied { .. } => {
                     candidate.refusals += 1;
                     candidate.from = now + doubled(UNKNOWN, candidate.refusals);
                     let event = (candidate.refusals == 1).then(|| Event::NotLetIn(Arc::clone(&candidate.held.keys)));
@@ -168,7 +168,8 @@ impl Rotation {
         }
         if self.trusted.as_ref().is_none_or(|held| held.edition != edition) {
             // Signed before others came.
-            return (if verdict == Verdict::Refused { Next::Again } else { Next::Done }, None);
+            let others_may = verdict == Verdict::Refused || matches!(verdict, Verdict::Denied { .. }) && !denied_twice;
+            return (if others_may { Next::Again } else { Next::Done }, None);
         }
         match verdict {
             Verdict::Unclear => (Next::Done, None),
@@ -176,14 +177,17 @@ impl Rotation {
                 self.refused = false;
                 (Next::Done, None)
             }
-            Verdict::Denied if denied_twice => (Next::Done, None),
+            Verdict::Denied { .. } if denied_twice => (Next::Done, None),
             Verdict::Refused if self.candidate.is_some() => (Next::Again, self.promote()),
-            Verdict::Denied if self.candidate.is_some() => (Next::Done, None),
+            Verdict::Denied { .. } if self.candidate.is_some() => (Next::Done, None),
             Verdict::Refused => {
                 self.refused = true;
                 (self.renew(BETWEEN_RENEWALS, attempts.began, now), None)
             }
-            Verdict::Denied => (self.renew(BETWEEN_DENIALS, attempts.began, now), None),
+            Verdict::Denied { silent } => {
+                let pause = if silent { BETWEEN_RENEWALS } else { BETWEEN_DENIALS };
+                (self.renew(pause, attempts.began, now), None)
+            }
         }
     }
 

@@ -61,7 +61,10 @@ impl Story {
     }
 }
 
-use Verdict::{Accepted, Denied, Refused, Unclear};
+use Verdict::{Accepted, Refused, Unclear};
+
+const DENIED: Verdict = Verdict::Denied { silent: false };
+const SILENT: Verdict = Verdict::Denied { silent: true };
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -78,7 +81,9 @@ fn new_keys_sign_one_request_and_all_once_that_was_let_in() {
     assert_eq!(story.answered(new, Accepted), Next::Done);
     assert!(!story.rotation.may_reuse(old, story.now) && story.rotation.may_reuse(new, story.now));
     assert_eq!(story.signs("new"), new);
-    assert_eq!(story.answered(old, Refused), Next::Again, "it was signed before");
+    for verdict in [Refused, SILENT] {
+        assert_eq!(story.answered(old, verdict), Next::Again, "it was signed before");
+    }
     assert_eq!(story.answered(old, Accepted), Next::Done);
     assert_eq!(story.signs("new"), new);
 }
@@ -142,9 +147,9 @@ fn what_neither_keys_may_do_says_nothing_about_the_new_ones() {
     story.finds("new", None);
     let new = story.signs("new");
     let mut attempts = Attempts { began: story.now, left: 3, denied: false };
-    assert_eq!(story.answered_at(&mut attempts, new, Denied), Next::Again);
+    assert_eq!(story.answered_at(&mut attempts, new, DENIED), Next::Again);
     assert_eq!(story.signs("old"), old);
-    assert_eq!(story.answered_at(&mut attempts, old, Denied), Next::Done);
+    assert_eq!(story.answered_at(&mut attempts, old, DENIED), Next::Done);
     story.later(UNKNOWN);
     story.signs("new");
 }
@@ -169,19 +174,36 @@ fn requests_that_are_refused_together_ask_the_source_once() {
     story.signs("new");
 }
 
+/// It may be a policy that says no, which is no reason to give up keys that are let in elsewhere.
+#[test]
+fn a_silent_refusal_asks_the_source_and_does_not_give_up_the_old_keys() {
+    let mut story = Story::with("old", None);
+    let old = story.signs("old");
+    story.later(SECOND);
+    assert_eq!(story.answered(old, SILENT), Next::Ask(1));
+    story.finds("new", None);
+    let new = story.signs("new");
+    assert_eq!(story.answered(new, Refused), Next::Again);
+    assert_eq!(story.answered(old, SILENT), Next::Done);
+    assert_eq!(story.signs("old"), old);
+    story.later(BETWEEN_RENEWALS);
+    assert_eq!(story.signs("new"), new);
+    assert_eq!(story.answered(new, Accepted), Next::Done);
+}
+
 #[test]
 fn what_is_forbidden_asks_the_source_once_a_minute() {
     let mut story = Story::with("old", None);
     let old = story.signs("old");
     story.later(SECOND);
-    assert_eq!(story.answered(old, Denied), Next::Ask(1));
+    assert_eq!(story.answered(old, DENIED), Next::Ask(1));
     story.finds("old", None);
     for _ in 0..11 {
         story.later(BETWEEN_RENEWALS);
-        assert_eq!(story.answered(old, Denied), Next::Done);
+        assert_eq!(story.answered(old, DENIED), Next::Done);
     }
     story.later(BETWEEN_RENEWALS);
-    assert_eq!(story.answered(old, Denied), Next::Ask(2));
+    assert_eq!(story.answered(old, DENIED), Next::Ask(2));
 }
 
 #[test]
