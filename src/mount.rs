@@ -408,7 +408,7 @@ fn wishes(line: Option<&Line>) -> io::Result<UnboundedReceiver<Wish>> {
     if let Some(line) = line {
         let mut wishes = line.wishes()?;
         let listen = move || {
-            while let Some(wish) = wishes.next() {
+            while let Some(wish) = wishes.hear() {
                 if tell.send(wish).is_err() {
                     return;
                 }

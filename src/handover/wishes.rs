@@ -20,7 +20,7 @@ pub struct Wishes(pub(super) Link);
 
 impl Wishes {
     /// Waits for the next wish; none: the keeper is gone, or cannot be understood.
-    pub fn next(&mut self) -> Option<Wish> {
+    pub fn hear(&mut self) -> Option<Wish> {
         match self.0.receive(None) {
             Ok(wish) => wish.map(|(wish, _)| wish),
             Err(error) => {
@@ -46,7 +46,7 @@ mod tests {
         let line = Line::new(here);
         let mut keeper = Link::new(there);
         let mut wishes = line.wishes().unwrap();
-        let waiting = std::thread::spawn(move || [wishes.next(), wishes.next(), wishes.next()]);
+        let waiting = std::thread::spawn(move || [wishes.hear(), wishes.hear(), wishes.hear()]);
         line.ready().unwrap();
         assert_eq!(keeper.receive::<serde_json::Value>(None).unwrap().unwrap().0, json!({"ready": true}));
         let wish = Wish { leave_within_ms: Some(5) };

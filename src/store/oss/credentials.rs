@@ -33,7 +33,7 @@ enum Place {
     File(KeyFile),
     /// Keys that the options hold.
     Given(Keys),
-    Provider(Provider),
+    Provider(Box<Provider>),
 }
 
 /// A provider of the library.
@@ -171,7 +171,7 @@ fn provider(
     provider: impl ProvideCredentialDyn<Credential = Credential>,
     files: Vec<PathBuf>,
 ) -> Place {
-    Place::Provider(Provider { name: name.into(), context: context.clone(), provider: Arc::new(provider), files })
+    Place::Provider(Box::new(Provider { name: name.into(), context: context.clone(), provider: Arc::new(provider), files }))
 }
 
 /// What the options name.
