@@ -14,7 +14,7 @@ use serde_json::Value;
 use windlass::config::find;
 
 /// Our image, whatever its version.
-const IMAGE: &str = "ghcr.io/windlass-fs/windlass:";
+const IMAGE: &str = "windlass:";
 
 /// Reads YAML as Kubernetes does, and judges every document by the schemas of every version from 1.30 on: a line for each that is wrong, and
 /// one for each kind that no version knows.
