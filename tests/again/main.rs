@@ -7,10 +7,11 @@ mod support;
 mod names;
 mod program;
 mod reading;
+mod sidecar;
 mod upgrade;
 mod writing;
 
 fn main() -> std::process::ExitCode {
-    let trials = [reading::trials(), writing::trials(), names::trials(), upgrade::trials()];
+    let trials = [reading::trials(), sidecar::trials(), writing::trials(), names::trials(), upgrade::trials()];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

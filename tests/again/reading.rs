@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libtest_mimic::Trial;
@@ -45,10 +46,10 @@ pub fn read_all(file: &File, content: Synthetic, counted: &AtomicU64) {
 }
 
 /// Has sixteen files read while `disturb` happens in the middle of it, as often as it is told to.
-pub fn while_reading(mount: &Supervised, contents: &[Synthetic], flags: i32, disturb: &[&(dyn Fn() + Sync)]) {
+pub fn while_reading(top: &Path, contents: &[Synthetic], flags: i32, disturb: &[&(dyn Fn() + Sync)]) {
     let counted = AtomicU64::new(0);
     let files: Vec<File> = (0..contents.len())
-        .map(|number| File::options().read(true).custom_flags(flags).open(mount.join(&format!("data/{number}"))).unwrap())
+        .map(|number| File::options().read(true).custom_flags(flags).open(top.join(format!("data/{number}"))).unwrap())
         .collect();
     std::thread::scope(|scope| {
         for (file, content) in files.iter().zip(contents) {
@@ -74,7 +75,7 @@ fn readers(flags: i32) {
         mount.kill();
     };
     let replace = || mount.replace();
-    while_reading(&mount, &contents, flags, &[&replace, &replace, &kill]);
+    while_reading(mount.mount.path(), &contents, flags, &[&replace, &replace, &kill]);
     let log = mount.mount.log();
     assert!(!log.contains(" ERROR windlass::fuse"), "{log}");
 }
@@ -106,8 +107,8 @@ fn from_the_disk() {
     let dir = disk.path().to_str().unwrap();
     let mount = Supervised::start(Daemon::new(&server).arg("--read-mode", "cached").arg("--spill-dir", dir));
     let replace = || mount.replace();
-    while_reading(&mount, &contents, 0, &[&replace]);
+    while_reading(mount.mount.path(), &contents, 0, &[&replace]);
     // By now the kernel may read them by itself.
-    while_reading(&mount, &contents, 0, &[&replace]);
-    while_reading(&mount, &contents, 0, &[]);
+    while_reading(mount.mount.path(), &contents, 0, &[&replace]);
+    while_reading(mount.mount.path(), &contents, 0, &[]);
 }

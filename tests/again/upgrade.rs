@@ -43,7 +43,7 @@ fn unnoticed() {
         let output = upgrade(&mount, &[]);
         assert!(output.status.success(), "{}\n{}", stderr(&output), mount.mount.log());
     };
-    while_reading(&mount, &contents, 0, &[&change, &change]);
+    while_reading(mount.mount.path(), &contents, 0, &[&change, &change]);
     assert_ne!(mount.daemon().unwrap(), first);
     file.write_all_at(&[3; 1000], 9000).unwrap();
     windlass::sys::close(file.into()).unwrap();

@@ -57,7 +57,7 @@ fn staged() {
     let replace = || mount.replace();
     std::thread::scope(|scope| {
         scope.spawn(|| write(&mut expected, 300, 1500));
-        while_reading(&mount, &contents, 0, &[&replace, &replace]);
+        while_reading(mount.mount.path(), &contents, 0, &[&replace, &replace]);
     });
     let mut bytes = vec![0; SIZE];
     file.read_exact_at(&mut bytes, 0).unwrap();
