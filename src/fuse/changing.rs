@@ -204,7 +204,7 @@ impl Bucket {
         let made_before = self.made_before(asker);
         self.empty("rename", asker.reply(), |edits| async move {
             match edits.rename(from, name.as_bytes(), to, new_name.as_bytes(), no_replace).await {
-                Err(Error::NotFound) => made_before.is_there(to, &new_name).await,
+                Err(Error::NotFound) => made_before.find(to, &new_name).await,
                 renamed => renamed,
             }
         });
@@ -255,7 +255,7 @@ impl MadeBefore {
     }
 
     /// Whether a name is there that was to get what another one, which is gone, stood for.
-    async fn is_there(self, parent: Inode, name: &OsStr) -> Result<()> {
+    async fn find(self, parent: Inode, name: &OsStr) -> Result<()> {
         if !self.again {
             return Err(Error::NotFound);
         }

@@ -121,8 +121,13 @@ pub fn accept(door: &Door) -> Link {
     }
 }
 
-/// The next thing that the daemon says; none when it is gone.
+/// The next thing that the daemon says, besides what another one would need to go on; none when it is gone.
 #[track_caller]
 pub fn hear(link: &mut Link) -> Option<(Value, Vec<OwnedFd>)> {
-    link.receive(Some(PATIENCE + Duration::from_secs(30))).expect("it says something in time")
+    loop {
+        let said: Option<(Value, _)> = link.receive(Some(PATIENCE + Duration::from_secs(30))).expect("it says something in time");
+        if said.as_ref().is_none_or(|(what, _)| what.get("session").is_none()) {
+            return said;
+        }
+    }
 }

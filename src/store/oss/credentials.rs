@@ -30,7 +30,7 @@ const STS_REQUEST: Duration = Duration::from_secs(5);
 /// One place to look at.
 #[derive(Debug)]
 enum Place {
-    File(KeyFile),
+    File(Box<KeyFile>),
     /// Keys that the options hold.
     Given(Keys),
     Provider(Box<Provider>),
@@ -113,7 +113,7 @@ impl Sources {
                          ~/.alibabacloud/credentials.ini, ~/.aliyun/config.json)";
             places.push(provider(names, &far, shared, profile_files(&env)));
             let files = default_files(&env).into_iter().filter(|path| path.exists());
-            places.extend(files.map(|path| Place::File(KeyFile::at(&path, bucket))));
+            places.extend(files.map(|path| Place::File(Box::new(KeyFile::at(&path, bucket)))));
             places.push(web_identity(&WebIdentity::default(), &far, &env));
             let ecs = EcsRamRoleCredentialProvider::new();
             places.push(provider("the metadata service for the RAM role of this instance", &near, ecs, Vec::new()));
@@ -182,10 +182,10 @@ fn named(options: &CredentialOptions, bucket: &str, near: &Context, far: &Contex
         places.push(Place::Given(Keys { id: keys.id, secret: keys.secret, token: keys.token, expires: None, from }));
     }
     if let Some(path) = &options.passwd_file {
-        places.push(Place::File(KeyFile::at(path, bucket)));
+        places.push(Place::File(Box::new(KeyFile::at(path, bucket))));
     }
     if let Some(files) = &options.key_files {
-        places.push(Place::File(KeyFile::of_fields(files)));
+        places.push(Place::File(Box::new(KeyFile::of_fields(files))));
     }
     if let Some(command) = &options.process {
         places.push(provider("the credential process", far, Process::new(command), Vec::new()));
