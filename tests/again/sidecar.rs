@@ -2,7 +2,7 @@
 //! file of it open for writing: the process that it starts would close its copy of that in exec, and wait for the daemon that it is to become.
 
 use std::fs::{self, File};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -38,7 +38,7 @@ struct Sidecar {
 
 impl<'a> Handed<'a> {
     fn new(server: &'a S3Server, kept: &'a Kept) -> Self {
-        let mut descriptors: Vec<OwnedFd> = vec![kept.device().try_clone_to_owned().unwrap()];
+        let mut descriptors: Vec<OwnedFd> = vec![kept.device().as_fd().try_clone_to_owned().unwrap()];
         descriptors.extend(kept.clones(3));
         let message = Message { bucket: format!("s3://{BUCKET}"), ..Message::default() };
         Self { server, kept, keeper: Arc::new(Mutex::new(Keeper::new(descriptors, message))) }
