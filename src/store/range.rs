@@ -23,11 +23,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::answer::{self, Answer};
 use super::connecting::Counting;
-use super::credentials::Edition;
+use super::credentials::{Attempts, Edition};
 use super::endpoint;
 use super::leave::Clients;
 use super::plain::{self, Failure};
 use super::redirect::{self, AllowList, MAX_HOPS, Remembered, Target};
+use super::requests::Voice;
 use super::{ETag, Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
 use crate::metrics::{Metrics, RequestKind};
 use response::{Response, Source};
@@ -67,18 +68,18 @@ pub(super) trait SignGet: Send + Sync {
 }
 
 /// A signer that remembers which keys it signed with last, for one GET.
-pub(super) struct Remembering<'a> {
+struct Remembering<'a> {
     signer: &'a dyn SignGet,
     by: Mutex<Option<Edition>>,
 }
 
 impl<'a> Remembering<'a> {
-    pub fn new(signer: &'a dyn SignGet) -> Self {
+    fn new(signer: &'a dyn SignGet) -> Self {
         Self { signer, by: Mutex::default() }
     }
 
     /// None as long as nothing was signed.
-    pub fn by(&self) -> Option<Edition> {
+    fn by(&self) -> Option<Edition> {
         *self.by.lock()
     }
 }
@@ -145,6 +146,19 @@ impl RangeClient {
             allowed: AllowList::new(&options.redirect_hosts),
             remembered: Remembered::new(),
             metrics,
+        }
+    }
+
+    /// As [`get`](Self::get), and again when it was refused and other keys may be let in.
+    pub async fn get_again(&self, signer: &(impl SignGet + Voice), request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        let mut attempts = Attempts::new();
+        loop {
+            let remembering = Remembering::new(signer);
+            let result = self.get(&remembering, request, sink).await;
+            // A refusal comes instead of bytes: the sink is as it was.
+            if !signer.again(&mut attempts, remembering.by(), result.as_ref().err()).await {
+                return result;
+            }
         }
     }
 

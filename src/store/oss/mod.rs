@@ -20,7 +20,7 @@ use super::answer::{self, Answer};
 use super::credentials::{Attempts, Rotating, Source};
 use super::listing::Tokens;
 use super::page::{Answered, PageClient};
-use super::range::{RangeClient, Remembering, SignedGet, clients};
+use super::range::{RangeClient, SignedGet, clients};
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
 use super::requests::Requests;
@@ -151,15 +151,7 @@ impl ObjectStore for OssStore {
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        let mut attempts = Attempts::new();
-        loop {
-            let signer = Remembering::new(&*self.signer);
-            let result = self.ranges.get(&signer, request, sink).await;
-            // A refusal comes instead of bytes: the sink is as it was.
-            if !self.signer.again(&mut attempts, signer.by(), result.as_ref().err()).await {
-                return result;
-            }
-        }
+        self.ranges.get_again(&*self.signer, request, sink).await
     }
 
     async fn details(&self, key: &Key) -> Result<Details> {

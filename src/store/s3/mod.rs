@@ -27,7 +27,7 @@ use super::credentials::{Attempts, Rotating};
 use super::endpoint::Endpoint;
 use super::listing::Tokens;
 use super::page::PageClient;
-use super::range::{self, RangeClient, Remembering};
+use super::range::{self, RangeClient};
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
 use super::requests::Requests;
@@ -156,15 +156,7 @@ impl ObjectStore for S3 {
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        let mut attempts = Attempts::new();
-        loop {
-            let signer = Remembering::new(&*self.signer);
-            let result = self.ranges.get(&signer, request, sink).await;
-            // A refusal comes instead of bytes: the sink is as it was.
-            if !self.signer.again(&mut attempts, signer.by(), result.as_ref().err()).await {
-                return result;
-            }
-        }
+        self.ranges.get_again(&*self.signer, request, sink).await
     }
 
     async fn details(&self, key: &Key) -> Result<Details> {
