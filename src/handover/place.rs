@@ -8,7 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
 
 /// A name in a directory that is held open.
 #[derive(Debug)]
@@ -42,21 +43,33 @@ impl Place {
         UnixStream::connect(self.path())
     }
 
-    /// Listens there, in place of a socket that nobody listens at any more.
+    /// Listens there, in place of a socket that nobody listens at any more. Whoever sees the socket can connect: bind(2) makes the file before
+    /// anybody listens, so it is made beside its place and moved there.
     ///
     /// # Errors
-    /// AddrInUse when somebody does, or when it is no socket; else what bind(2) says.
+    /// AddrInUse when somebody listens there, or when it is no socket; else what bind(2) says.
     pub fn listen(self) -> io::Result<Door> {
-        let path = self.path();
-        let listener = match UnixListener::bind(&path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && self.is_left_behind() => {
-                fs::remove_file(&path)?;
-                UnixListener::bind(&path)?
-            }
-            bound => bound?,
-        };
+        let mut draft = OsString::from(".");
+        draft.push(&self.name);
+        draft.push(format!(".{}", std::process::id()));
+        let beside = self.beside(&draft);
+        let listener = UnixListener::bind(&beside)?;
+        if let Err(error) = self.take(&draft) {
+            let _ = fs::remove_file(&beside);
+            return Err(error);
+        }
         let identity = self.identity()?;
         Ok(Door { listener, place: self, identity })
+    }
+
+    /// Moves `draft` to the place.
+    fn take(&self, draft: &OsStr) -> io::Result<()> {
+        let to = |flags| rustix::fs::renameat_with(&self.directory, draft, &self.directory, &self.name, flags);
+        match to(RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) if self.is_left_behind() => Ok(to(RenameFlags::empty())?),
+            Err(Errno::EXIST) => Err(io::ErrorKind::AddrInUse.into()),
+            moved => Ok(moved?),
+        }
     }
 
     fn is_left_behind(&self) -> bool {
@@ -66,7 +79,11 @@ impl Place {
     }
 
     fn path(&self) -> PathBuf {
-        Path::new("/proc/self/fd").join(self.directory.as_fd().as_raw_fd().to_string()).join(&self.name)
+        self.beside(&self.name)
+    }
+
+    fn beside(&self, name: &OsStr) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.directory.as_fd().as_raw_fd().to_string()).join(name)
     }
 
     /// Device and inode number of what is there.
@@ -151,6 +168,8 @@ mod tests {
         Place::of(&path).unwrap().connect().unwrap();
         door.accept().unwrap();
         assert_eq!(Place::of(&path).unwrap().listen().unwrap_err().kind(), io::ErrorKind::AddrInUse, "somebody listens");
+        let left: Vec<_> = fs::read_dir(&deep).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, ["mount.sock"], "what it was made as");
         drop(door);
         assert!(!path.exists());
     }

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -68,7 +69,7 @@ impl Node {
         let _ = fs::remove_file(self.socket());
         self.driver = Some(command.spawn().expect("the program starts"));
         let socket = self.socket();
-        wait_until("the driver listens", || socket.exists() || !self.log().is_empty() && self.log().contains("cannot"));
+        wait_until("the driver listens", || UnixStream::connect(&socket).is_ok() || !self.log().is_empty() && self.log().contains("cannot"));
         assert!(socket.exists(), "{}", self.log());
     }
 
