@@ -2,11 +2,10 @@
 //! reads of bytes that are there already (stream table and window alone). Each prints the CPU time of the reading
 //! thread a GiB, or a read, beside criterion's wall time; `cargo bench --bench reading`.
 
+mod support;
+
 use std::hint::black_box;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use cpu_time::ThreadTime;
@@ -20,6 +19,8 @@ use windlass::store::memory::{Memory, Plan};
 use windlass::store::{self, ETag, Key, ObjectStore, RangeRequest, RangeSink};
 use windlass::units::ByteSize;
 
+use support::sink;
+
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const CHUNK: u64 = 4 * MIB;
@@ -27,40 +28,6 @@ const CHUNK: u64 = 4 * MIB;
 /// One thread for everything that is measured.
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().expect("a runtime of one thread")
-}
-
-/// Answers every range GET with that many bytes, on threads of its own.
-fn serve() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
-    let address = listener.local_addr().expect("it is bound");
-    thread::spawn(move || {
-        for stream in listener.incoming() {
-            thread::spawn(move || answer(stream.expect("an accepted connection")));
-        }
-    });
-    address
-}
-
-fn answer(mut stream: TcpStream) -> Option<()> {
-    let body = vec![7; CHUNK as usize];
-    let mut requests = BufReader::new(stream.try_clone().ok()?);
-    loop {
-        let (mut line, mut range) = (String::new(), None);
-        while requests.read_line(&mut line).ok()? > 2 {
-            if let Some(text) = line.strip_prefix("range: bytes=") {
-                let (first, last) = text.trim().split_once('-')?;
-                range = Some((first.parse::<u64>().ok()?, last.parse::<u64>().ok()?));
-            }
-            line.clear();
-        }
-        let (first, last) = range?;
-        let len = last - first + 1;
-        let head = format!(
-            "HTTP/1.1 206 Partial Content\r\nETag: \"v1\"\r\nContent-Range: bytes {first}-{last}/{GIB}\r\nContent-Length: {len}\r\n\r\n"
-        );
-        stream.write_all(head.as_bytes()).ok()?;
-        stream.write_all(&body[..len as usize]).ok()?;
-    }
 }
 
 /// Memory that is used again and again, as that of a chunk is.
@@ -100,7 +67,7 @@ fn range_client(criterion: &mut Criterion) {
     let keys = store::StaticKeys { id: "AK".into(), secret: "SK".into(), token: None };
     let options = store::Options {
         bucket: "bench".into(),
-        endpoint: Some(format!("http://{}", serve())),
+        endpoint: Some(format!("http://127.0.0.1:{}", sink::serve())),
         region: Some("us-east-1".into()),
         credentials: store::CredentialOptions { keys: Some(keys), ..Default::default() },
         ..Default::default()
@@ -111,7 +78,7 @@ fn range_client(criterion: &mut Criterion) {
         measure(criterion, name, 4 * len, || {
             let gets = sinks.iter_mut().map(|sink| {
                 sink.filled = 0;
-                let request = RangeRequest { key: Key::from("k"), range: 0..len, etag: ETag::from("\"v1\"") };
+                let request = RangeRequest { key: Key::from("k"), range: 0..len, etag: ETag::from(sink::ETAG) };
                 let store = &store;
                 async move { store.get_range(&request, sink).await }
             });

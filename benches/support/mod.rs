@@ -1,6 +1,8 @@
 //! What benches share: the built program over a server on loopback, mounted or not. Gone with the value.
 #![allow(dead_code, reason = "each bench uses a part of it")]
 
+pub mod sink;
+
 use std::fs;
 use std::io::Read;
 use std::net::Ipv4Addr;
@@ -91,7 +93,15 @@ impl Drop for Mount {
     }
 }
 
-fn is_mounted(path: &Path) -> bool {
+/// User and system time of a process so far, from proc_pid_stat(5).
+pub fn cpu_seconds(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks: f64 = [11, 12].iter().map(|&at| fields[at].parse::<f64>().expect("a number of ticks")).sum();
+    ticks / 100.0
+}
+
+pub fn is_mounted(path: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("the kernel shows its mounts");
     let path = path.canonicalize().expect("it is there");
     table.lines().any(|line| line.split(' ').nth(4) == path.to_str())

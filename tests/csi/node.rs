@@ -69,7 +69,9 @@ impl Node {
         let _ = fs::remove_file(self.socket());
         self.driver = Some(command.spawn().expect("the program starts"));
         let socket = self.socket();
-        wait_until("the driver listens", || UnixStream::connect(&socket).is_ok() || !self.log().is_empty() && self.log().contains("cannot"));
+        wait_until("the driver listens", || {
+            UnixStream::connect(&socket).is_ok() || !self.log().is_empty() && self.log().contains("cannot")
+        });
         assert!(socket.exists(), "{}", self.log());
     }
 
