@@ -41,7 +41,7 @@ fn asks_below_a_prefix() {
     server.put("set/empty", "");
     server.put("other", "x");
     let prefix = at("set/");
-    let args = ["bench", "get", "--prefix", &prefix, "--concurrency", "4", "--duration", "1", "--json", "--hedge=false"];
+    let args = ["bench", "get", "--prefix", &prefix, "--concurrency", "4", "--duration", "1", "--json"];
     let json = report(&run(&server, &args));
     let number = |key: &str| json[key].as_u64().unwrap();
     let gets = server.of_kind(Kind::Get);

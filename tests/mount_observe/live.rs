@@ -114,7 +114,7 @@ fn prefetch_chunks() {
 fn prefetch_concurrency() {
     let server = S3Server::start();
     server.put_synthetic("file", 64 * MIB);
-    let daemon = Daemon::new(&server).arg("--chunk-size", "1MiB").arg("--prefetch-chunks", "16").flag("--hedge=false");
+    let daemon = Daemon::new(&server).arg("--chunk-size", "1MiB").arg("--prefetch-chunks", "16");
     let mount = daemon.arg("--prefetch-concurrency", "1").start();
     // The first answers stop in the middle until something is asked for again.
     server.fault(Fault::new(Effect::Stall(1000, None)).kind(Kind::Get).first(4));
@@ -172,7 +172,7 @@ fn ttls() {
 
 fn refused() {
     let server = S3Server::start();
-    let mount = Daemon::new(&server).start();
+    let mount = Daemon::new(&server).flag("--hedge=true").start();
     let shown = ctl(&["get"], mount.path()).succeeds().out;
     let listed: Vec<_> = shown.lines().filter_map(|line| line.split_once(" = ")).map(|(name, _)| name).collect();
     let live: std::collections::BTreeSet<_> =

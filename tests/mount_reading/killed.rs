@@ -40,7 +40,7 @@ fn killed(kind: Kind, program: &[&str], before: &str, path: &str) {
     server.put_synthetic("d/file", MIB);
     server.put_synthetic("other/file", MIB);
     let content = server.put_synthetic("beside/file", MIB);
-    let mount = Daemon::new(&server).arg("--stall-timeout", "10min").arg("--request-timeout", "10min").flag("--hedge=false").start();
+    let mount = Daemon::new(&server).arg("--stall-timeout", "10min").arg("--request-timeout", "10min").start();
     // What is known of the way there is not asked for again.
     std::fs::metadata(mount.join("d/file")).unwrap();
     server.fault(Fault::new(Effect::Delay(NEVER)).kind(kind));
@@ -59,7 +59,7 @@ fn killed(kind: Kind, program: &[&str], before: &str, path: &str) {
 fn a_signal_that_is_handled_does_not_end_a_read() {
     let server = S3Server::start();
     server.put("file", vec![b'x'; 100]);
-    let mount = Daemon::new(&server).flag("--hedge=false").start();
+    let mount = Daemon::new(&server).start();
     server.fault(Fault::new(Effect::Delay(Duration::from_millis(1500))).kind(Kind::Get));
     // Sees an interrupted read, where most programs would ask again by themselves.
     const READ: &str = r#"$SIG{USR1} = sub { print "signal " }; open(F, "<", $ARGV[0]) or die; $| = 1; print "ready ";

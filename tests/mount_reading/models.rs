@@ -91,9 +91,8 @@ else:
     sys.exit(f'{how}?')
 "#;
 
-/// Each byte counts: on a machine that is busy enough some requests would be late, and sent twice.
 fn mount(server: &S3Server) -> Mount {
-    let mount = Daemon::new(server).flag("--hedge=false").start();
+    let mount = Daemon::new(server).start();
     server.reset_log();
     mount
 }

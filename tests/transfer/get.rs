@@ -112,7 +112,7 @@ fn get_killed_and_run_again_fetches_what_is_missing() {
     for n in 9..=16 {
         server.fault(Fault::new(Effect::Stall(1000, None)).kind(Kind::Get).nth(n));
     }
-    let words = ["get", &at("big"), target.to_str().unwrap(), "--part-size", "1MiB", "--bigfile-threshold", "4MiB", "--hedge=false"];
+    let words = ["get", &at("big"), target.to_str().unwrap(), "--part-size", "1MiB", "--bigfile-threshold", "4MiB"];
     let mut child = command(&server, &[&words[..], &more].concat()).stderr(Stdio::null()).spawn().unwrap();
     let parts = || {
         fs::read_dir(&checkpoints)

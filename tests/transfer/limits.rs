@@ -27,11 +27,8 @@ fn memory_stays_inside_what_was_allowed() {
     server.fault(Fault::new(Effect::Bandwidth(8 << 20)).kind(Kind::Get));
     let words =
         ["get", "-r", &at("m"), dir.path().to_str().unwrap(), "--parallel", "200", "--part-size", "1MiB", "--bigfile-threshold", "1MiB"];
-    let mut child = command(&server, &[&words[..], &["--max-memory", "16MiB", "--hedge=false"]].concat())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child =
+        command(&server, &[&words[..], &["--max-memory", "16MiB"]].concat()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut peak = 0;
     while child.try_wait().unwrap().is_none() {
         peak = peak.max(peak_kib(child.id()));
@@ -151,11 +148,11 @@ fn a_limit_of_the_bandwidth_spaces_what_is_asked_for() {
     // A quarter of a second at a time: one request without a limit.
     for (words, gets) in [(&["get", &at("k"), path][..], 1), (&["get", &at("k"), path, "--bandwidth-limit", "8MiB"], 2)] {
         server.reset_log();
-        run(&server, &[words, &["--hedge=false"]].concat()).succeeds();
+        run(&server, words).succeeds();
         assert!(fs::read(&file).unwrap() == content && server.count(Kind::Get) == gets, "{gets}");
     }
     server.reset_log();
-    let said = run(&server, &["cat", &at("k"), "--bandwidth-limit", "16MiB", "--hedge=false", "--range", "0-4194302"]).succeeds();
+    let said = run(&server, &["cat", &at("k"), "--bandwidth-limit", "16MiB", "--range", "0-4194302"]).succeeds();
     assert!(said.out == content[..4 * MIB - 1] && server.count(Kind::Get) == 1);
     // Parts are a second long where that is less than what was said, but never smaller than stores take.
     fs::write(&file, super::program::content(12 * MIB)).unwrap();

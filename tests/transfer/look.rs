@@ -60,7 +60,7 @@ fn cat_writes_ranges_as_http_counts_them_and_as_ossutil_does() {
     let content = content(20 * MIB + 17);
     server.put("big", content.clone());
     server.put("empty", "");
-    let cat = |args: &[&str]| run(&server, &[&["cat", "--hedge=false"], args].concat()).succeeds().out;
+    let cat = |args: &[&str]| run(&server, &[&["cat"], args].concat()).succeeds().out;
     assert!(cat(&[&at("big")]) == content);
     assert_eq!(server.count(Kind::Get), 3);
     assert!(server.of_kind(Kind::Get).iter().all(|request| request.if_match.is_some()));
