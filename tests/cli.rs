@@ -348,7 +348,9 @@ fn completions_exist_for_every_shell() {
 fn the_manual_is_printed_and_written() {
     assert!(windlass(&["man"]).out.contains(".TH windlass 1"));
     assert!(windlass(&["man", "mount"]).out.contains("prefetch\\-chunks"));
+    assert!(windlass(&["man", "bench", "read"]).out.contains("chunk\\-size"));
     windlass(&["man", "nothing"]).refuses(&["nothing"]);
+    windlass(&["man", "bench", "nothing"]).refuses(&["bench", "nothing"]);
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("man1");
     assert_eq!(windlass(&["man", "--out", out.to_str().unwrap()]).code, 0);

@@ -1,4 +1,4 @@
-//! Where the bytes of a bench go: into one piece of memory, over and over, so that nothing but their coming is measured. Invariant: a
+//! Where the bytes of a bench go: into one piece of memory, over and over, so that nothing but their coming is measured, and what whoever asked does with each stretch. Invariant: a
 //! request of any length holds that piece and no more.
 
 use std::sync::Arc;
@@ -27,8 +27,8 @@ impl Piece {
         self.0.bytes_mut()
     }
 
-    /// A sink for `len` bytes that tells of each stretch that came.
-    pub fn away<F: FnMut(u64) + Send>(&mut self, len: u64, on_bytes: F) -> Away<'_, F> {
+    /// A sink for `len` bytes that shows each stretch that came.
+    pub fn away<F: FnMut(&[u8]) + Send>(&mut self, len: u64, on_bytes: F) -> Away<'_, F> {
         Away { piece: self, missing: len, on_bytes }
     }
 }
@@ -40,7 +40,7 @@ pub(super) struct Away<'a, F> {
     on_bytes: F,
 }
 
-impl<F: FnMut(u64) + Send> RangeSink for Away<'_, F> {
+impl<F: FnMut(&[u8]) + Send> RangeSink for Away<'_, F> {
     fn spare(&mut self) -> &mut [u8] {
         let memory = self.piece.bytes_mut();
         let len = usize::try_from(self.missing).unwrap_or(usize::MAX).min(memory.len());
@@ -49,6 +49,6 @@ impl<F: FnMut(u64) + Send> RangeSink for Away<'_, F> {
 
     fn advance(&mut self, n: usize) {
         self.missing -= n as u64;
-        (self.on_bytes)(n as u64);
+        (self.on_bytes)(&self.piece.0.bytes()[..n]);
     }
 }

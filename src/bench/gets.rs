@@ -74,12 +74,13 @@ impl Targets {
         self.len() == 0
     }
 
-    async fn get(&self, index: usize, piece: &mut Piece, on_bytes: impl FnMut(u64) + Send) -> store::Result<()> {
+    async fn get(&self, index: usize, piece: &mut Piece, mut on_bytes: impl FnMut(u64) + Send) -> store::Result<()> {
         match self {
             Self::Urls(urls) => urls.get(index, piece.bytes_mut(), on_bytes).await,
             Self::Objects(store, objects) => {
                 let ObjectMeta { key, size, etag, .. } = objects[index].clone();
-                store.get_range(&RangeRequest { key, range: 0..size, etag }, &mut piece.away(size, on_bytes)).await
+                let mut away = piece.away(size, |bytes| on_bytes(bytes.len() as u64));
+                store.get_range(&RangeRequest { key, range: 0..size, etag }, &mut away).await
             }
         }
     }

@@ -42,10 +42,10 @@ pub async fn latency(store: &Arc<dyn ObjectStore>, object: &ObjectMeta, len: u64
         let range = nth(n, len, object.size);
         let request = RangeRequest { key: object.key.clone(), range: range.clone(), etag: object.etag.clone() };
         let (began, mut first) = (Instant::now(), None);
-        let on_bytes = |n| {
+        let on_bytes = |bytes: &[u8]| {
             let now = Instant::now();
             first.get_or_insert(now);
-            rate.on_bytes(now, n);
+            rate.on_bytes(now, bytes.len() as u64);
         };
         store.get_range(&request, &mut piece.away(range.end - range.start, on_bytes)).await?;
         whole.record(began.elapsed());

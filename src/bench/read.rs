@@ -1,5 +1,5 @@
-//! One object, read by ranges side by side and thrown away. The plan is pure. Invariant: every byte is asked for once, and what is in
-//! flight stays within the memory that was allowed.
+//! One object, read by ranges side by side, compared with the sum that the store keeps of it, and thrown away. The plan is pure. Invariant:
+//! every byte is asked for once, and what is in flight stays within the memory that was allowed.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::away::{PIECE_BYTES, Piece};
 use super::rate::{Rate, Speed};
 use crate::budget::{self, Budget};
-use crate::store::{ObjectMeta, ObjectStore, RangeRequest};
-use crate::transfer::Result;
+use crate::store::{Crc64, ETag, ObjectMeta, ObjectStore, Part, RangeRequest};
+use crate::transfer::{Result, check};
 use crate::units::ByteSize;
 
 /// Below that a system call moves too little.
@@ -121,42 +121,67 @@ impl fmt::Display for Load {
     }
 }
 
-/// Reads all of `object` as planned.
+/// Reads all of `object` as planned, and compares it with `crc` when that is known.
 ///
 /// # Errors
-/// The first that the store answers.
-pub async fn read(store: &Arc<dyn ObjectStore>, object: &ObjectMeta, plan: &Plan) -> Result<Speed> {
+/// The first that the store answers, or that the object has another sum.
+pub async fn read(store: &Arc<dyn ObjectStore>, object: &ObjectMeta, plan: &Plan, crc: Option<Crc64>) -> Result<Speed> {
     let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::bytes(plan.memory_bytes())) });
-    let next = Arc::new(AtomicU64::new(0));
-    let rate = Arc::new(Mutex::new(Rate::new(Instant::now())));
+    let job = Arc::new(Job {
+        store: Arc::clone(store),
+        object: object.clone(),
+        plan: *plan,
+        crc,
+        next: AtomicU64::new(0),
+        rate: Mutex::new(Rate::new(Instant::now())),
+    });
     // Dropped, it aborts what is under way.
     let mut running = JoinSet::new();
     for _ in 0..plan.requests {
         let piece = Piece::lease(&budget, plan.piece_bytes).await?;
-        running.spawn(work(Arc::clone(store), object.clone(), *plan, Arc::clone(&next), piece, Arc::clone(&rate)));
+        running.spawn(work(Arc::clone(&job), piece));
     }
+    let mut sums = Vec::new();
     while let Some(done) = running.join_next().await {
-        done.expect("a worker does not panic, and nobody else aborts it")?;
+        sums.append(&mut done.expect("a worker does not panic, and nobody else aborts it")?);
     }
-    let speed = rate.lock().end(Instant::now());
+    let speed = job.rate.lock().end(Instant::now());
+    if let Some(crc) = crc {
+        sums.sort_by_key(|&(start, _)| start);
+        let sums: Vec<Part> = sums.into_iter().map(|(_, sum)| sum).collect();
+        check(crc, &sums, &object.key)?;
+    }
     Ok(speed)
 }
 
-/// Fetches the next chunk until there is none.
-async fn work(
+/// What the workers of one load share.
+struct Job {
     store: Arc<dyn ObjectStore>,
     object: ObjectMeta,
     plan: Plan,
-    next: Arc<AtomicU64>,
-    mut piece: Piece,
-    rate: Arc<Mutex<Rate>>,
-) -> Result<()> {
-    while let Some(range) = plan.chunk(next.fetch_add(1, Relaxed)) {
-        let len = range.end - range.start;
-        let request = RangeRequest { key: object.key.clone(), range, etag: object.etag.clone() };
-        store.get_range(&request, &mut piece.away(len, |n| rate.lock().on_bytes(Instant::now(), n))).await?;
+    crc: Option<Crc64>,
+    /// The next chunk.
+    next: AtomicU64,
+    rate: Mutex<Rate>,
+}
+
+/// Fetches the next chunk until there is none. Returns where each began, with its sum.
+async fn work(job: Arc<Job>, mut piece: Piece) -> Result<Vec<(u64, Part)>> {
+    let mut sums = Vec::new();
+    while let Some(range) = job.plan.chunk(job.next.fetch_add(1, Relaxed)) {
+        let (start, size) = (range.start, range.end - range.start);
+        let request = RangeRequest { key: job.object.key.clone(), range, etag: job.object.etag.clone() };
+        let mut sum = job.crc.map(|crc| crc.polynomial.summing());
+        let on_bytes = |bytes: &[u8]| {
+            if let Some(sum) = &mut sum {
+                sum.add(bytes);
+            }
+            job.rate.lock().on_bytes(Instant::now(), bytes.len() as u64);
+        };
+        job.store.get_range(&request, &mut piece.away(size, on_bytes)).await?;
+        sums.extend(sum.map(|sum| (start, Part { number: 0, etag: ETag::from(""), size, crc64: Some(sum.value()) })));
     }
-    Ok(())
+    Ok(sums)
 }
 
 #[cfg(test)]
@@ -165,7 +190,7 @@ mod tests {
 
     use super::*;
     use crate::store::memory::{Bandwidth, Fault, Latency, Memory, Plan as Network, Rule};
-    use crate::store::{ErrorKind, Op};
+    use crate::store::{ErrorKind, Op, Polynomial};
     use crate::transfer::Error;
 
     fn load(text: &str) -> Load {
@@ -219,12 +244,25 @@ mod tests {
         memory.put_synthetic("k", 64 << 20);
         let (object, store): (_, Arc<dyn ObjectStore>) = (memory.meta("k").unwrap(), Arc::new(memory.clone()));
         let plan = load("4x8").plan(object.size, ByteSize::mib(256)).unwrap();
-        let speed = read(&store, &object, &plan).await.unwrap();
+        let speed = read(&store, &object, &plan, None).await.unwrap();
         assert_eq!((speed.bytes, memory.delivered_bytes(), memory.count(Op::Get), memory.max_in_flight()), (64 << 20, 64 << 20, 8, 4));
         // Two rounds of 100 ms to the first byte and 500 ms for 8 MiB.
         assert!((1200..1205).contains(&speed.took.as_millis()), "{speed:?}");
         // What came after a second is no whole one, but what came in the first is less than the mean.
         assert_eq!(speed.peak, speed.mean());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_is_compared_with_the_sum_of_the_store() {
+        let memory = Memory::default();
+        let content: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+        memory.put("k", content.clone());
+        let (object, store): (_, Arc<dyn ObjectStore>) = (memory.meta("k").unwrap(), Arc::new(memory.clone()));
+        let plan = load("4x256KiB").plan(object.size, ByteSize::mib(256)).unwrap();
+        let right = Crc64 { polynomial: Polynomial::Nvme, value: Polynomial::Nvme.of(&content) };
+        assert_eq!(read(&store, &object, &plan, Some(right)).await.unwrap().bytes, 3_000_000);
+        let wrong = Crc64 { value: right.value ^ 1, ..right };
+        assert!(matches!(read(&store, &object, &plan, Some(wrong)).await, Err(Error::Checksum { .. })));
     }
 
     #[tokio::test(start_paused = true)]
@@ -234,7 +272,7 @@ mod tests {
         memory.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).nth(3));
         let (object, store): (_, Arc<dyn ObjectStore>) = (memory.meta("k").unwrap(), Arc::new(memory.clone()));
         let plan = load("1x8").plan(object.size, ByteSize::mib(256)).unwrap();
-        assert!(matches!(read(&store, &object, &plan).await, Err(Error::Store(_))));
+        assert!(matches!(read(&store, &object, &plan, None).await, Err(Error::Store(_))));
         assert_eq!(memory.count(Op::Get), 3);
     }
 }

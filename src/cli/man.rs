@@ -12,9 +12,9 @@ pub struct Args {
     /// Write windlass.1, windlass-mount.1 and so on into this directory.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Print the page of this subcommand instead of the overview.
+    /// Print the page of this subcommand instead of the overview: mount, or bench read.
     #[arg(value_name = "SUBCOMMAND", conflicts_with = "out")]
-    subcommand: Option<String>,
+    subcommand: Vec<String>,
 }
 
 /// Prints or writes the pages.
@@ -25,10 +25,9 @@ pub fn run(args: &Args, mut command: clap::Command) -> Result<(), Failure> {
         return clap_mangen::generate_to(command, directory).map_err(fail);
     }
     command.build();
-    let page = match &args.subcommand {
-        Some(name) => command.find_subcommand(name).cloned().ok_or_else(|| Failure::usage(format!("there is no subcommand {name}")))?,
-        None => command,
-    };
+    let page = args.subcommand.iter().try_fold(command, |page, name| {
+        page.find_subcommand(name).cloned().ok_or_else(|| Failure::usage(format!("{page} has no subcommand {name}: see windlass help")))
+    })?;
     let mut text = Vec::new();
     Man::new(page).render(&mut text).map_err(|e| Failure::internal(format!("cannot render the manual page: {e}")))?;
     super::print(&text)

@@ -1,7 +1,9 @@
 //! The CRC-64 of an object as stores keep it: two polynomials, and the sum of a whole out of the sums of its parts. Nothing
 //! here reads a header. Invariant: the sum of the parts is the sum of their content one after another.
 
-use crc_fast::{CrcAlgorithm, checksum, checksum_combine};
+use std::fmt;
+
+use crc_fast::{CrcAlgorithm, Digest, checksum, checksum_combine};
 
 use super::Part;
 
@@ -34,10 +36,41 @@ impl Polynomial {
         checksum(self.algorithm(), content)
     }
 
+    /// A sum of what comes piece by piece.
+    pub fn summing(self) -> Summing {
+        Summing(Digest::new(self.algorithm()))
+    }
+
     /// The sum of an object that consists of `parts`, when all their sums are known.
     pub fn of_parts(self, parts: &[Part]) -> Option<u64> {
         let algorithm = self.algorithm();
         parts.iter().try_fold(checksum(algorithm, b""), |sum, part| Some(checksum_combine(algorithm, sum, part.crc64?, part.size)))
+    }
+}
+
+/// As its publishers name it.
+impl fmt::Display for Polynomial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ecma => "CRC-64/XZ",
+            Self::Nvme => "CRC-64/NVME",
+        })
+    }
+}
+
+/// See [`Polynomial::summing`].
+#[derive(Clone, Debug)]
+pub struct Summing(Digest);
+
+impl Summing {
+    /// What comes next.
+    pub fn add(&mut self, content: &[u8]) {
+        self.0.update(content);
+    }
+
+    /// The sum of all of it.
+    pub fn value(&self) -> u64 {
+        self.0.finalize()
     }
 }
 
@@ -63,6 +96,16 @@ mod tests {
                 let parts: Vec<Part> = cuts.windows(2).map(|cut| part(polynomial, &content[cut[0]..cut[1]])).collect();
                 assert_eq!(polynomial.of_parts(&parts), Some(polynomial.of(&content)), "{cuts:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_sum_can_grow_piece_by_piece() {
+        for polynomial in [Polynomial::Ecma, Polynomial::Nvme] {
+            let mut summing = polynomial.summing();
+            summing.add(b"1234");
+            summing.add(b"56789");
+            assert_eq!(summing.value(), polynomial.of(b"123456789"));
         }
     }
 

@@ -42,7 +42,7 @@ use std::time::SystemTime;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-pub use checksum::{Crc64, Polynomial};
+pub use checksum::{Crc64, Polynomial, Summing};
 pub use copying::copy_object;
 pub use credentials::KeyField;
 pub use error::{Error, ErrorKind, Op, Result};

@@ -66,7 +66,10 @@ pub async fn stream(
 }
 
 /// Compares the sum of `parts`, in their order, with that of the store.
-pub(super) fn check(crc: Crc64, parts: &[Part], key: &Key) -> Result<()> {
+///
+/// # Errors
+/// [`Error::Checksum`] when it is another one.
+pub fn check(crc: Crc64, parts: &[Part], key: &Key) -> Result<()> {
     match crc.polynomial.of_parts(parts) {
         Some(found) if found != crc.value => Err(Error::Checksum { key: key.clone(), found, expected: crc.value }),
         _ => Ok(()),

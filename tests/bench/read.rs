@@ -33,8 +33,7 @@ fn ports(requests: &[Request]) -> BTreeSet<u16> {
 fn reads_every_byte_once() {
     let server = S3Server::start();
     server.put_synthetic("big", 33 * MIB);
-    let json =
-        report(&bench(&server, &["read", &at("big"), "--parallel", "8", "--chunk-size", "4MiB", "--discard", "--json", "--hedge=false"]));
+    let json = report(&bench(&server, &["read", &at("big"), "--parallel", "8", "--chunk-size", "4MiB", "--discard", "--json"]));
     assert_eq!(
         (json["bench"].as_str(), json["source"].as_str(), json["bytes"].as_u64()),
         (Some("read"), Some(&*at("big")), Some(33 * MIB))
@@ -55,6 +54,17 @@ fn reads_every_byte_once() {
     let expected: Vec<_> = (0..9).map(|n| 4 * n * MIB..(4 * (n + 1)).min(33) * MIB).collect();
     assert_eq!(ranges, expected);
     assert!(gets.iter().all(|get| get.if_match.is_some()) && ports(&gets).len() <= 8);
+    assert!(json["compared_with"].is_null(), "{json}");
+    // What the store has a sum of is compared with it.
+    let content: Vec<u8> = (0..3 * MIB).map(|at| (at % 251) as u8).collect();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), content).unwrap();
+    run(&server, &["put", file.path().to_str().unwrap(), &at("small")]).succeeds();
+    for (how, compared) in [(&[][..], Some("CRC-64/NVME")), (&["--discard"], None)] {
+        let small = at("small");
+        let args = [&["read", &small, "--chunk-size", "1MiB", "--json"][..], how].concat();
+        assert_eq!(report(&bench(&server, &args))["compared_with"].as_str(), compared);
+    }
     // An object that has fewer chunks than there may be requests.
     let json = report(&bench(&server, &["read", &at("big"), "--json"]));
     assert_eq!((json["concurrency"].as_u64(), json["requests_in_flight"].as_u64()), (Some(32), Some(3)));
@@ -66,7 +76,7 @@ fn sweeps() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("sweep.svg");
     let file = file.to_str().unwrap();
-    let told = bench(&server, &["read", &at("big"), "--sweep", "2x16,4x8,8x256KiB", "--plot", file, "--hedge=false"]).succeeds();
+    let told = bench(&server, &["read", &at("big"), "--sweep", "2x16,4x8,8x256KiB", "--plot", file]).succeeds();
     let table: Vec<Vec<&str>> =
         told.text().lines().filter(|line| line.contains('|')).map(|line| line.split('|').map(str::trim).collect()).collect();
     assert_eq!(table[0], ["concurrency", "chunk MB", "peak Gbit/s", "end to end s"]);
@@ -113,7 +123,7 @@ fn times_gets() {
     server.fault(Fault::new(Effect::Delay(Duration::from_millis(300))).kind(Kind::Get).nth(3));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("latency.svg");
-    let args = ["latency", &at("big"), "--size", "2MiB", "--count", "6", "--json", "--hedge=false", "--plot", file.to_str().unwrap()];
+    let args = ["latency", &at("big"), "--size", "2MiB", "--count", "6", "--json", "--plot", file.to_str().unwrap()];
     let json = report(&bench(&server, &args));
     assert_eq!((json["gets"].as_u64(), json["get_bytes"].as_u64(), json["bytes"].as_u64()), (Some(6), Some(2 * MIB), Some(12 * MIB)));
     let gets: Vec<_> = server.of_kind(Kind::Get).into_iter().map(|get| get.range.unwrap().start / MIB).collect();

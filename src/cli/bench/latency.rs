@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::super::Failure;
 use super::super::remote::{Reach, Remote, runtime};
-use super::read::object;
+use super::read::details;
 use super::{BYTES, MEAN, SECONDS, SOURCE, Shape, ceiling, plot, with_ceiling};
 use crate::bench::{Chart, Latencies, Line, Name, Report, TAIL, gbit, latency, seconds, tail};
 use crate::units::ByteSize;
@@ -45,7 +45,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     runtime()?.block_on(async {
         let remote = Remote::open(&args.source, &args.reach).await?;
-        let object = object(&remote).await?;
+        let object = details(&remote).await?.meta;
         let size = args.size.as_u64().min(object.size);
         let found = latency(&remote.store, &object, size, args.count).await.map_err(|error| remote.ended(error))?;
         let Latencies { first_byte, whole, speed } = &found;

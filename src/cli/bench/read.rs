@@ -8,10 +8,10 @@ use super::super::Failure;
 use super::super::remote::{Reach, Remote, runtime};
 use super::{BYTES, MEAN, PEAK, SECONDS, SOURCE, Shape, ceiling, plot, with_ceiling};
 use crate::bench::{Ceiling, Cell, Chart, Line, Load, LoadError, Name, Plan, Report, Speed, gbit, read, seconds};
-use crate::store::ObjectMeta;
+use crate::store::{Crc64, Details, ObjectMeta};
 use crate::units::ByteSize;
 
-/// Read one object in ranges side by side, throw it away, and show the peak of a second and the rate from end to end.
+/// Read one object in ranges side by side, compare it with the store's checksum, and show the peak of a second and the rate from end to end.
 ///
 /// The bytes go the way that mounts and get fetch them, into memory that is used again and again. For example:
 /// windlass bench read --sweep 128x800,256x400,512x200,1024x100 s3://bucket/object
@@ -26,7 +26,7 @@ pub struct Args {
     /// Bytes of one request; at least 64KiB.
     #[arg(long, value_name = "SIZE", default_value = "16MiB", conflicts_with = "sweep")]
     chunk_size: ByteSize,
-    /// Throw the bytes away: nothing else is ever done with them, the word is taken because other programs want it.
+    /// Throw the bytes away as they come, without a checksum of them.
     #[arg(long)]
     discard: bool,
     /// Read under each of these loads in turn, and show a table: CONCURRENCYxCHUNK,..., a bare chunk in MiB.
@@ -48,6 +48,7 @@ const CONCURRENCY: Name = Name { shown: "concurrency", key: "concurrency" };
 const CHUNK_MB: Name = Name { shown: "chunk MB", key: "chunk_mib" };
 const CHUNK: Name = Name { shown: "chunk bytes", key: "chunk_bytes" };
 const IN_FLIGHT: Name = Name { shown: "requests in flight at most", key: "requests_in_flight" };
+const CHECKED: Name = Name { shown: "compared with", key: "compared_with" };
 const MEMORY: Name = Name { shown: "memory for them, bytes", key: "memory_bytes" };
 
 /// What one load came to.
@@ -64,7 +65,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let loads = if is_sweep { args.sweep.clone() } else { vec![Load::new(args.parallel, args.chunk_size).map_err(wrong)?] };
     runtime()?.block_on(async {
         let first = Remote::open(&args.source, &args.reach).await?;
-        let object = object(&first).await?;
+        let Details { meta: object, crc64, .. } = details(&first).await?;
+        let crc = crc64.filter(|_| !args.discard);
         let plans = loads.iter().map(|load| load.plan(object.size, args.max_memory)).collect::<Result<Vec<_>, _>>().map_err(wrong)?;
         let mut all = Vec::new();
         for (load, plan) in loads.into_iter().zip(plans) {
@@ -73,31 +75,32 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 eprintln!("windlass: {load}: {} chunks, {} requests at a time, {memory} of memory", plan.chunks(), plan.requests);
             }
             let remote = Remote::open(&args.source, &args.reach).await?;
-            let speed = read(&remote.store, &object, &plan).await.map_err(|error| remote.ended(error))?;
+            let speed = read(&remote.store, &object, &plan, crc).await.map_err(|error| remote.ended(error))?;
             all.push(Ran { load, plan, speed });
         }
         let ceiling = ceiling(first.data_host()).await;
         if let Some(path) = &args.plot {
             plot(&chart(&first.shown, &all), path)?;
         }
-        args.shape.print(&report(&first.shown, &object, &all, is_sweep, ceiling))
+        args.shape.print(&report(&first.shown, &object, crc, &all, is_sweep, ceiling))
     })
 }
 
 /// The object that was named.
-pub(super) async fn object(remote: &Remote) -> Result<ObjectMeta, Failure> {
+pub(super) async fn details(remote: &Remote) -> Result<Details, Failure> {
     if remote.key.is_prefix() {
         return Err(Failure::usage(format!("{}: name an object in the bucket", remote.shown)));
     }
-    let object = remote.store.head(&remote.key).await.map_err(|error| remote.failed(error))?;
-    if object.size == 0 {
+    let details = remote.store.details(&remote.key).await.map_err(|error| remote.failed(error))?;
+    if details.meta.size == 0 {
         return Err(Failure::usage(format!("{}: the object is empty", remote.shown)));
     }
-    Ok(object)
+    Ok(details)
 }
 
-fn report(source: &str, object: &ObjectMeta, all: &[Ran], is_sweep: bool, ceiling: Option<Ceiling>) -> Report {
-    let report = Report::new("read").fact(SOURCE, source).fact(BYTES, object.size);
+fn report(source: &str, object: &ObjectMeta, crc: Option<Crc64>, all: &[Ran], is_sweep: bool, ceiling: Option<Ceiling>) -> Report {
+    let sum = crc.map_or(Cell::Unknown, |crc| crc.polynomial.to_string().into());
+    let report = Report::new("read").fact(SOURCE, source).fact(BYTES, object.size).fact(CHECKED, sum);
     // Of the best load: what the host can be brought to.
     let best = all.iter().map(|ran| ran.speed.mean()).fold(0.0, f64::max);
     if is_sweep {
@@ -155,7 +158,7 @@ mod tests {
     #[test]
     fn a_sweep_has_the_shape_of_the_vendors_table() {
         let (object, all) = vendors();
-        let text = report("oss://b/k", &object, &all, true, None).to_text();
+        let text = report("oss://b/k", &object, None, &all, true, None).to_text();
         let table: Vec<String> =
             text.lines().skip_while(|line| !line.contains('|')).map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
@@ -174,9 +177,9 @@ mod tests {
     fn the_share_of_the_ceiling_is_that_of_the_best_load() {
         let (object, all) = vendors();
         let ceiling = Ceiling { bytes_per_second: 12.5e9, streams: 32, measured_unix_seconds: 0 };
-        let json = report("oss://b/k", &object, &all, true, Some(ceiling)).to_json();
+        let json = report("oss://b/k", &object, None, &all, true, Some(ceiling)).to_json();
         assert_eq!((json["ceiling_gbit_per_second"].as_f64(), json["ceiling_share_percent"].as_f64()), (Some(100.0), Some(57.7)));
-        let json = report("oss://b/k", &object, &all[..1], false, None).to_json();
+        let json = report("oss://b/k", &object, None, &all[..1], false, None).to_json();
         assert_eq!((json["end_to_end_gbit_per_second"].as_f64(), json["requests_in_flight"].as_u64()), (Some(52.631), Some(128)));
         assert!(json["ceiling_gbit_per_second"].is_null());
     }
