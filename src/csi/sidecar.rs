@@ -150,7 +150,9 @@ impl Daemons {
         let now = Instant::now();
         for volume in there {
             let is_due = self.waiting.get(&volume).is_none_or(|at| *at <= now);
-            if is_due && !self.pids.contains_key(&volume) && !self.over.contains_key(&volume) {
+            // Its daemon finds a driver that began anew, and thereby has another socket, by itself.
+            let is_served = self.pids.keys().any(|other| other.directory == volume.directory);
+            if is_due && !is_served && !self.over.contains_key(&volume) {
                 self.waiting.remove(&volume);
                 self.begin(volume);
             }

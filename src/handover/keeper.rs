@@ -23,6 +23,17 @@ pub struct Keeper {
     kept: Vec<OwnedFd>,
     /// A daemon was ready, so that the kernel has been told how to speak.
     begun: bool,
+    /// None: daemons are trusted.
+    proof: Option<Proof>,
+}
+
+/// How a keeper whose daemons are not trusted knows its mount again.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    /// The device of the mount, `major:minor`.
+    pub device: String,
+    /// That of what is mounted over a descriptor; none where the kernel does not tell. Fails for what is not of /dev/fuse, or not mounted.
+    pub look: fn(BorrowedFd<'_>) -> Result<Option<String>, String>,
 }
 
 /// What a daemon tells. Unknown names are left aside.
@@ -79,7 +90,12 @@ struct Resume {
 impl Keeper {
     /// Keeps a mount that no daemon has served yet.
     pub fn new(descriptors: Vec<OwnedFd>, message: Message) -> Self {
-        Self { descriptors, message, kept: Vec::new(), begun: false }
+        Self { descriptors, message, kept: Vec::new(), begun: false, proof: None }
+    }
+
+    /// The same for daemons that are not trusted: what they give is looked at first.
+    pub fn with_proof(self, proof: Proof) -> Self {
+        Self { proof: Some(proof), ..self }
     }
 
     /// Whether another daemon can be given the mount: none has begun on it, or the last one told its session. Where it cannot (Linux before
@@ -107,30 +123,32 @@ impl Keeper {
     /// The same for a keeper that began anew and has no descriptor: a daemon that serves the mount gives them back, and has `patience` to begin with that.
     ///
     /// # Errors
-    /// Also when it is a daemon that has none and waits for the message: nobody serves the mount then.
+    /// [`Error::Stranger`] when it is a daemon that has none and waits for the message, or has those of another mount.
     pub fn take_back(&mut self, stream: UnixStream, patience: Duration, mut on_report: impl FnMut(Report)) -> Result<(), Error> {
         let mut link = Link::new(stream);
         match link.receive::<Said>(Some(patience))? {
             None => return Ok(()),
-            Some((Said { resume: Some(resume), ready, .. }, mut came)) if (1..=came.len()).contains(&resume.devices) => {
-                self.kept = came.split_off(resume.devices);
-                self.descriptors = came;
-                self.message.session = resume.session;
-                self.begun = true;
+            Some((Said { resume: Some(resume), ready, .. }, came)) => {
+                self.take(resume, came, false)?;
                 on_report(Report::Resumed);
                 if ready == Some(true) {
                     on_report(Report::Ready);
                 }
             }
-            Some(_) => return Err(Error::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, "the daemon gives no descriptor back"))),
+            Some(_) => return Err(Error::Stranger("it gives no descriptor back".into())),
         }
         self.listen(&mut link, on_report)
     }
 
     fn listen(&mut self, link: &mut Link, mut on_report: impl FnMut(Report)) -> Result<(), Error> {
-        while let Some((said, came)) = receive(link)? {
-            let Said { session, ready, failed, left, stays, resume: _ } = said;
-            if let Some(session) = session {
+        while let Some((said, came)) = link.next()? {
+            let Said { session, ready, failed, left, stays, resume } = said;
+            if let Some(resume) = resume {
+                // It may be the one that was here before, or one of an earlier mount.
+                self.take(resume, came, true)?;
+                on_report(Report::Resumed);
+            } else if let Some(session) = session {
+                self.check_kept(&came)?;
                 self.message.session = Some(session);
                 self.kept = came;
                 on_report(Report::Session);
@@ -144,14 +162,45 @@ impl Keeper {
         }
         Ok(())
     }
-}
 
-/// A daemon that is killed while it speaks has closed too.
-fn receive(link: &mut Link) -> Result<Option<(Said, Vec<OwnedFd>)>, Error> {
-    match link.receive(None) {
-        Err(Error::Cut) => Ok(None),
-        Err(Error::Io(error)) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(None),
-        other => other,
+    /// Takes everything from a daemon that served for an earlier keeper. `is_sure`: only what is shown to be of this mount.
+    fn take(&mut self, resume: Resume, mut came: Vec<OwnedFd>, is_sure: bool) -> Result<(), Error> {
+        if !(1..=came.len()).contains(&resume.devices) {
+            return Err(Error::Stranger("it gives no descriptor back".into()));
+        }
+        let kept = came.split_off(resume.devices);
+        let shown = self.check_devices(&came)?;
+        if is_sure && !shown {
+            return Err(Error::Stranger("this mount is kept already".into()));
+        }
+        self.check_kept(&kept)?;
+        (self.descriptors, self.kept) = (came, kept);
+        self.message.session = resume.session;
+        self.begun = true;
+        Ok(())
+    }
+
+    /// Whether all of them are shown to be of this mount; an error when one of them cannot be.
+    fn check_devices(&self, devices: &[OwnedFd]) -> Result<bool, Error> {
+        let Some(Proof { device, look }) = &self.proof else { return Ok(false) };
+        let mut shown = true;
+        for descriptor in devices {
+            match look(descriptor.as_fd()).map_err(Error::Stranger)? {
+                Some(found) if found == *device => {}
+                Some(found) => return Err(Error::Stranger(format!("a descriptor is of the mount {found}, not {device}"))),
+                None => shown = false,
+            }
+        }
+        Ok(shown)
+    }
+
+    /// What is kept for a daemon is memory (memfd_create(2)). To close anything else may take as long as a stranger likes: it may be a file of
+    /// a mount that nobody serves.
+    fn check_kept(&self, kept: &[OwnedFd]) -> Result<(), Error> {
+        if self.proof.is_some() && kept.iter().any(|descriptor| rustix::fs::fcntl_get_seals(descriptor).is_err()) {
+            return Err(Error::Stranger("what it wants to be kept is not memory".into()));
+        }
+        Ok(())
     }
 }
 
@@ -240,5 +289,50 @@ mod tests {
     fn who_dies_in_the_middle_of_a_word_has_closed() {
         let mut keeper = Keeper::new(Vec::new(), Message::default());
         assert_eq!(daemon(&mut keeper, |_, _, link| (&mut link.stream()).write_all(b"{\"ready\": t").unwrap()), []);
+    }
+    #[test]
+    fn what_a_stranger_gives_is_looked_at() {
+        use rustix::fs::{MemfdFlags, memfd_create};
+
+        // Stands in for the kernel: an empty file is of no device, else its length tells.
+        let look = |descriptor: BorrowedFd<'_>| match rustix::fs::fstat(descriptor).unwrap().st_size {
+            0 => Err("it is not /dev/fuse".to_owned()),
+            1 => Ok(None),
+            len => Ok(Some(format!("0:{len}"))),
+        };
+        let file = |len: u64| {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(len).unwrap();
+            OwnedFd::from(file)
+        };
+        let memory = || memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        let heard = |keeper: &mut Keeper, devices: usize, came: &[OwnedFd]| {
+            let (here, there) = UnixStream::pair().unwrap();
+            let came: Vec<BorrowedFd<'_>> = came.iter().map(AsFd::as_fd).collect();
+            Link::new(there.try_clone().unwrap()).send(&json!({"resume": {"devices": devices}, "ready": true}), &came).unwrap();
+            there.shutdown(std::net::Shutdown::Write).unwrap();
+            let is_new = keeper.descriptors.is_empty();
+            let done = if is_new { keeper.take_back(here, Duration::from_secs(10), |_| {}) } else { keeper.serve(here, |_| {}) };
+            drop(there);
+            done.map_err(|error| error.to_string())
+        };
+        let proof = || Proof { device: "0:40".into(), look };
+        let keeper = || Keeper::new(Vec::new(), Message::default()).with_proof(proof());
+        for (came, word) in
+            [(vec![file(40), file(0)], "not /dev/fuse"), (vec![file(41), file(40)], "0:41"), (vec![file(40), memory()], "not /dev/fuse")]
+        {
+            let (mut keeper, words) = (keeper(), "does not serve this mount");
+            let error = heard(&mut keeper, 2, &came).unwrap_err();
+            assert!(error.contains(word) && error.contains(words) && keeper.descriptors.is_empty(), "{error}");
+        }
+        assert!(heard(&mut keeper(), 1, &[file(40), file(40)]).unwrap_err().contains("not memory"));
+        let mut known = keeper();
+        heard(&mut known, 1, &[file(40), memory()]).unwrap();
+        // It comes back to a keeper that did not begin anew: only where the kernel tells that it is the same.
+        heard(&mut known, 2, &[file(40), file(40)]).unwrap();
+        assert_eq!(known.descriptors.len(), 2);
+        assert!(heard(&mut known, 1, &[file(1)]).unwrap_err().contains("kept already"));
+        assert_eq!(known.descriptors.len(), 2);
+        heard(&mut keeper(), 1, &[file(1)]).unwrap();
     }
 }
