@@ -354,6 +354,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_daemon_of_another_mount_is_as_if_nobody_had_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mount.sock");
+        let reception = reception(&path, 1, PATIENCE);
+        let (mut stranger, ..) = daemon(&path).await;
+        let file = tempfile::tempfile().unwrap();
+        stranger.send(&json!({"resume": {"devices": 1}}), &[file.as_fd()]).unwrap();
+        let heard = tokio::task::spawn_blocking(move || {
+            stranger.receive::<Message>(Some(Duration::from_secs(10))).is_ok_and(|heard| heard.is_some())
+        });
+        assert!(!heard.await.unwrap(), "it is sent away");
+        until(&reception, |standing| *standing == Standing::Expected).await;
+        assert_eq!(daemon(&path).await.2, 1);
+    }
+
+    #[tokio::test]
     async fn a_daemon_that_has_nothing_cannot_serve_a_mount_that_is_lost() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mount.sock");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Error, Link, Message};
+use super::{Error, Link, Message, Proof};
 
 /// See the module. Dropped, it lets go of the mount: with no daemon there the kernel answers ENOTCONN to everybody from then on.
 #[derive(Debug)]
@@ -25,15 +25,6 @@ pub struct Keeper {
     begun: bool,
     /// None: daemons are trusted.
     proof: Option<Proof>,
-}
-
-/// How a keeper whose daemons are not trusted knows its mount again.
-#[derive(Clone, Debug)]
-pub struct Proof {
-    /// The device of the mount, `major:minor`.
-    pub device: String,
-    /// That of what is mounted over a descriptor; none where the kernel does not tell. Fails for what is not of /dev/fuse, or not mounted.
-    pub look: fn(BorrowedFd<'_>) -> Result<Option<String>, String>,
 }
 
 /// What a daemon tells. Unknown names are left aside.
@@ -148,7 +139,7 @@ impl Keeper {
                 self.take(resume, came, true)?;
                 on_report(Report::Resumed);
             } else if let Some(session) = session {
-                self.check_kept(&came)?;
+                self.proof.as_ref().map_or(Ok(()), |proof| proof.check_kept(&came))?;
                 self.message.session = Some(session);
                 self.kept = came;
                 on_report(Report::Session);
@@ -169,37 +160,15 @@ impl Keeper {
             return Err(Error::Stranger("it gives no descriptor back".into()));
         }
         let kept = came.split_off(resume.devices);
-        let shown = self.check_devices(&came)?;
+        let proof = self.proof.as_ref();
+        let shown = proof.map_or(Ok(false), |proof| proof.check_devices(&came))?;
         if is_sure && !shown {
             return Err(Error::Stranger("this mount is kept already".into()));
         }
-        self.check_kept(&kept)?;
+        proof.map_or(Ok(()), |proof| proof.check_kept(&kept))?;
         (self.descriptors, self.kept) = (came, kept);
         self.message.session = resume.session;
         self.begun = true;
-        Ok(())
-    }
-
-    /// Whether all of them are shown to be of this mount; an error when one of them cannot be.
-    fn check_devices(&self, devices: &[OwnedFd]) -> Result<bool, Error> {
-        let Some(Proof { device, look }) = &self.proof else { return Ok(false) };
-        let mut shown = true;
-        for descriptor in devices {
-            match look(descriptor.as_fd()).map_err(Error::Stranger)? {
-                Some(found) if found == *device => {}
-                Some(found) => return Err(Error::Stranger(format!("a descriptor is of the mount {found}, not {device}"))),
-                None => shown = false,
-            }
-        }
-        Ok(shown)
-    }
-
-    /// What is kept for a daemon is memory (memfd_create(2)). To close anything else may take as long as a stranger likes: it may be a file of
-    /// a mount that nobody serves.
-    fn check_kept(&self, kept: &[OwnedFd]) -> Result<(), Error> {
-        if self.proof.is_some() && kept.iter().any(|descriptor| rustix::fs::fcntl_get_seals(descriptor).is_err()) {
-            return Err(Error::Stranger("what it wants to be kept is not memory".into()));
-        }
         Ok(())
     }
 }
@@ -291,48 +260,33 @@ mod tests {
         assert_eq!(daemon(&mut keeper, |_, _, link| (&mut link.stream()).write_all(b"{\"ready\": t").unwrap()), []);
     }
     #[test]
-    fn what_a_stranger_gives_is_looked_at() {
-        use rustix::fs::{MemfdFlags, memfd_create};
-
-        // Stands in for the kernel: an empty file is of no device, else its length tells.
-        let look = |descriptor: BorrowedFd<'_>| match rustix::fs::fstat(descriptor).unwrap().st_size {
-            0 => Err("it is not /dev/fuse".to_owned()),
-            1 => Ok(None),
-            len => Ok(Some(format!("0:{len}"))),
-        };
+    fn a_daemon_comes_back_to_a_keeper_that_did_not_begin_anew_only_where_the_mount_is_shown_to_be_the_same() {
+        // Stands in for the kernel, which may not tell.
+        let look =
+            |descriptor: BorrowedFd<'_>| Ok(Some(rustix::fs::fstat(descriptor).unwrap().st_size.to_string()).filter(|size| size != "0"));
         let file = |len: u64| {
             let file = tempfile::tempfile().unwrap();
             file.set_len(len).unwrap();
-            OwnedFd::from(file)
+            file
         };
-        let memory = || memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
-        let heard = |keeper: &mut Keeper, devices: usize, came: &[OwnedFd]| {
+        let come_back = |keeper: &mut Keeper, files: &[File]| {
             let (here, there) = UnixStream::pair().unwrap();
-            let came: Vec<BorrowedFd<'_>> = came.iter().map(AsFd::as_fd).collect();
-            Link::new(there.try_clone().unwrap()).send(&json!({"resume": {"devices": devices}, "ready": true}), &came).unwrap();
+            let descriptors: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+            Link::new(there.try_clone().unwrap()).send(&json!({"resume": {"devices": files.len()}, "ready": true}), &descriptors).unwrap();
             there.shutdown(std::net::Shutdown::Write).unwrap();
-            let is_new = keeper.descriptors.is_empty();
-            let done = if is_new { keeper.take_back(here, Duration::from_secs(10), |_| {}) } else { keeper.serve(here, |_| {}) };
+            let mut reports = Vec::new();
+            // The other end stays open, since this one says what is to be served.
+            let done = keeper.serve(here, |report| reports.push(report));
             drop(there);
-            done.map_err(|error| error.to_string())
+            done.map(|()| reports).map_err(|error| error.to_string())
         };
-        let proof = || Proof { device: "0:40".into(), look };
-        let keeper = || Keeper::new(Vec::new(), Message::default()).with_proof(proof());
-        for (came, word) in
-            [(vec![file(40), file(0)], "not /dev/fuse"), (vec![file(41), file(40)], "0:41"), (vec![file(40), memory()], "not /dev/fuse")]
-        {
-            let (mut keeper, words) = (keeper(), "does not serve this mount");
-            let error = heard(&mut keeper, 2, &came).unwrap_err();
-            assert!(error.contains(word) && error.contains(words) && keeper.descriptors.is_empty(), "{error}");
-        }
-        assert!(heard(&mut keeper(), 1, &[file(40), file(40)]).unwrap_err().contains("not memory"));
-        let mut known = keeper();
-        heard(&mut known, 1, &[file(40), memory()]).unwrap();
-        // It comes back to a keeper that did not begin anew: only where the kernel tells that it is the same.
-        heard(&mut known, 2, &[file(40), file(40)]).unwrap();
-        assert_eq!(known.descriptors.len(), 2);
-        assert!(heard(&mut known, 1, &[file(1)]).unwrap_err().contains("kept already"));
-        assert_eq!(known.descriptors.len(), 2);
-        heard(&mut keeper(), 1, &[file(1)]).unwrap();
+        let proof = Proof { device: "40".into(), look };
+        let mut keeper = Keeper::new(vec![file(40).into()], Message::default()).with_proof(proof);
+        assert_eq!(come_back(&mut keeper, &[file(40), file(40)]).unwrap(), [Report::Resumed, Report::Ready]);
+        assert!(come_back(&mut keeper, &[file(0)]).unwrap_err().contains("kept already"));
+        assert!(come_back(&mut keeper, &[file(41)]).unwrap_err().contains("not 40"));
+        assert_eq!(keeper.descriptors.len(), 2, "strangers change nothing");
+        let mut trusting = Keeper::new(vec![file(40).into()], Message::default());
+        assert!(come_back(&mut trusting, &[file(40)]).is_err());
     }
 }

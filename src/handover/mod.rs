@@ -9,15 +9,17 @@ mod meeting;
 mod message;
 mod passed;
 mod place;
+mod proof;
 mod way_back;
 mod wishes;
 
-pub use keeper::{Keeper, Proof, Report, Trouble};
+pub use keeper::{Keeper, Report, Trouble};
 pub use line::{Failed, Line};
 pub use link::{Error, Link};
 pub use meeting::Meeting;
 pub use message::{Environment, Message};
 pub use passed::Passed;
 pub use place::{Door, Place};
+pub use proof::Proof;
 pub use way_back::WayBack;
 pub use wishes::{Wish, Wishes};
