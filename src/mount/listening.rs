@@ -38,7 +38,6 @@ fn listen(line: &Line, mut wishes: Wishes, tell: &UnboundedSender<Wish>) {
             tracing::warn!("the keeper of this mount is gone: a restart loses the mount");
             return;
         }
-        tracing::warn!("the keeper of this mount is gone: until there is one again, a restart loses the mount");
         pauses.on_end(began.elapsed());
         let Some(found) = find(line, &mut pauses, tell) else { return };
         tracing::info!("the mount is kept again");
@@ -48,6 +47,7 @@ fn listen(line: &Line, mut wishes: Wishes, tell: &UnboundedSender<Wish>) {
 
 /// A keeper that began anew; none when nobody wants to hear it any more.
 fn find(line: &Line, pauses: &mut Pauses, tell: &UnboundedSender<Wish>) -> Option<Wishes> {
+    let mut is_first = true;
     loop {
         thread::sleep(pauses.next());
         if tell.is_closed() {
@@ -55,6 +55,10 @@ fn find(line: &Line, pauses: &mut Pauses, tell: &UnboundedSender<Wish>) -> Optio
         }
         match line.come_back() {
             Ok(wishes) => return Some(wishes),
+            // Not before: a keeper also goes when the mount does.
+            Err(error) if std::mem::take(&mut is_first) => {
+                tracing::warn!(%error, "the keeper of this mount is gone: until there is one again, a restart loses the mount");
+            }
             Err(error) => tracing::debug!(%error, "nobody keeps this mount yet"),
         }
     }
