@@ -4,6 +4,7 @@
 
 mod ending;
 mod leaving;
+mod listening;
 mod live;
 
 use std::io;
@@ -275,7 +276,7 @@ pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Erro
     }
     let tree = Tree { names, files: Arc::clone(&files), edits: edits.clone(), observer: Arc::clone(&observer) };
     let memory = tree.names.memory().map_err(process("keep what is open"))?;
-    let wishes = wishes(given.line.as_deref()).map_err(process("listen to the keeper of the mount"))?;
+    let wishes = listening::wishes(given.line.clone()).map_err(process("listen to the keeper of the mount"))?;
     let line = given.line.clone();
     let session = Arc::new(attach(settings, tree, &runtime, (given, left), memory.as_ref())?);
     let drain = settings.drain_timeout;
@@ -400,24 +401,6 @@ fn names(settings: &Settings, store: Arc<dyn ObjectStore>, memory: Option<[Owned
         }
         None => Ok(Names::new(store, options)),
     }
-}
-
-/// What the keeper says, heard by a thread that ends with it.
-fn wishes(line: Option<&Line>) -> io::Result<UnboundedReceiver<Wish>> {
-    let (tell, hear) = tokio::sync::mpsc::unbounded_channel();
-    if let Some(line) = line {
-        let mut wishes = line.wishes()?;
-        let listen = move || {
-            while let Some(wish) = wishes.hear() {
-                if tell.send(wish).is_err() {
-                    return;
-                }
-            }
-            tracing::warn!("the keeper of this mount is gone: a restart loses the mount");
-        };
-        std::thread::Builder::new().name("keeper".into()).spawn(listen)?;
-    }
-    Ok(hear)
 }
 
 impl Mounted {

@@ -6,6 +6,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ use super::report::Report;
 use super::stop::Stop;
 use super::{Cli, Failure};
 use crate::config::{Input, Reports, find};
-use crate::handover::{self, Line, Link, Meeting, Message, Passed};
+use crate::handover::{self, Line, Link, Meeting, Message, Passed, WayBack};
 use crate::mount::Given;
 use crate::{fuse, sys};
 
@@ -38,7 +39,7 @@ pub fn line(passed: &Passed) -> Result<Arc<Line>, Failure> {
 
 /// All else that was left, besides the descriptor that the settings name.
 pub fn given(passed: Passed, line: Arc<Line>) -> Result<Given, Failure> {
-    let mut given = Given { session: passed.session, line: Some(line), ..Given::default() };
+    let mut given = Given { session: passed.session, line: Some(Arc::clone(&line)), ..Given::default() };
     for number in passed.others {
         let descriptor = sys::adopt(number).map_err(|error| Failure::internal(format!("descriptor {number} is lost: {error}")))?;
         // Those of the device come first; what follows is what the daemon before wanted to be kept.
@@ -49,7 +50,22 @@ pub fn given(passed: Passed, line: Arc<Line>) -> Result<Given, Failure> {
             given.kept.push(descriptor);
         }
     }
+    if let Some(place) = passed.place {
+        let lost = |error: io::Error| Failure::internal(format!("the way back to the keeper is lost: {error}"));
+        let way_back = way_back(place.into(), passed.device, &given).map_err(lost)?;
+        line.can_return(way_back).map_err(lost)?;
+    }
     Ok(given)
+}
+
+/// All that came, once more, for a keeper that begins anew.
+fn way_back(place: PathBuf, device: RawFd, given: &Given) -> io::Result<WayBack> {
+    let mut devices = vec![sys::duplicate(device)?];
+    for clone in &given.clones {
+        devices.push(clone.try_clone()?);
+    }
+    let kept = given.kept.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?;
+    Ok(WayBack::new(place, devices, given.session.clone(), kept))
 }
 
 /// Waits at `meeting` for a mount and goes on as the program that serves it: returns only when that cannot be, or when a signal ended the wait.
@@ -65,7 +81,7 @@ pub fn serve(input: &Input, meeting: &Meeting, patience: Duration) -> Result<(),
         Err(error) => return ended(error),
     };
     let done = match receive(&mut link, deadline, &stop) {
-        Ok((message, descriptors)) => go_on(input, message, &descriptors, &link),
+        Ok((message, descriptors)) => go_on(input, meeting, message, &descriptors, &link),
         Err(error) => ended(error),
     };
     done.inspect_err(|failure| tell(link, failure))
@@ -109,7 +125,7 @@ fn receive(link: &mut Link, deadline: Instant, stop: &Stop) -> io::Result<(Messa
 }
 
 /// Takes our own place as the program that serves `descriptors`.
-fn go_on(input: &Input, message: Message, descriptors: &[OwnedFd], link: &Link) -> Result<(), Failure> {
+fn go_on(input: &Input, meeting: &Meeting, message: Message, descriptors: &[OwnedFd], link: &Link) -> Result<(), Failure> {
     let lost = |error: rustix::io::Errno| Failure::internal(format!("descriptors cannot be passed on: {error}"));
     let mut numbers = Vec::new();
     for descriptor in descriptors {
@@ -119,7 +135,9 @@ fn go_on(input: &Input, message: Message, descriptors: &[OwnedFd], link: &Link) 
     rustix::io::fcntl_setfd(link.stream(), FdFlags::empty()).map_err(lost)?;
     let call = Call::of(input, &message, numbers[0])?;
     let session = message.session;
-    let passed = Passed { pid: std::process::id(), line: link.stream().as_raw_fd(), others: numbers.split_off(1), session };
+    let place = if let Meeting::Connect(path) = meeting { Some(path.clone().into_os_string()) } else { None };
+    let (pid, line, others) = (std::process::id(), link.stream().as_raw_fd(), numbers.split_off(1));
+    let passed = Passed { pid, line, place, device: numbers[0], others, session };
     let text = serde_json::to_string(&passed).expect("numbers and JSON");
     let mut command = Command::new("/proc/self/exe");
     command.arg0("windlass").args(call.words).envs(message.env.0).envs(call.secrets).env(Passed::VARIABLE, text);

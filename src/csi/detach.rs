@@ -27,6 +27,22 @@ pub enum Probed {
     Dead,
 }
 
+/// A mount of ours, and by what it is known again.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub target: PathBuf,
+    /// `major:minor`.
+    pub device: String,
+}
+
+impl Known {
+    /// Whether it is there and somebody has its descriptors.
+    pub fn is_alive(&self) -> bool {
+        let is_there = fuse::device_of(&self.target).is_some_and(|device| device == self.device);
+        is_there && probe(&self.target) == Probed::Alive
+    }
+}
+
 /// Asks a mount whose descriptors are not here. Only the kernel knows whether anybody has them, and says it to whoever asks for anything: in a thread
 /// of its own, which waits as long as the daemon does.
 pub fn probe(target: &Path) -> Probed {

@@ -13,6 +13,7 @@ use tokio::net::UnixListener;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use super::detach::Known;
 use crate::handover::{Door, Error, Keeper, Report, Trouble};
 
 /// How long a mount waits for whoever serves it.
@@ -52,6 +53,7 @@ pub struct Reception {
 struct Shared {
     /// For the log.
     bucket: String,
+    mount: Known,
     /// Who may serve.
     user: u32,
     patience: Patience,
@@ -69,16 +71,16 @@ struct State {
 }
 
 impl Reception {
-    /// Lets daemons of `user` in to what `keeper` has. It has nothing after the driver began anew.
+    /// Lets daemons of `user` in to what `keeper` has of `mount`. It has nothing after the driver began anew.
     ///
     /// # Errors
     /// When the runtime cannot take the socket.
-    pub fn open(door: Door, keeper: Keeper, user: u32, patience: Patience, runtime: &Handle) -> io::Result<Self> {
+    pub fn open(door: Door, keeper: Keeper, mount: Known, (user, patience): (u32, Patience), runtime: &Handle) -> io::Result<Self> {
         let listener = door.socket().try_clone()?;
         listener.set_nonblocking(true)?;
         let standing = if keeper.descriptors.is_empty() { Standing::Unknown } else { Standing::Expected };
         let state = State { standing, since: Instant::now(), line: None, door: Some(door) };
-        let shared = Arc::new(Shared { bucket: keeper.message.bucket.clone(), user, patience, state: Mutex::new(state) });
+        let shared = Arc::new(Shared { bucket: keeper.message.bucket.clone(), mount, user, patience, state: Mutex::new(state) });
         let listener = {
             let _runtime = runtime.enter();
             UnixListener::from_std(listener)?
@@ -133,13 +135,14 @@ impl Shared {
 
     /// Has the daemon at the other end of `stream` serve the mount until it ends; whether another one may come.
     fn converse(&self, keeper: &mut Keeper, stream: UnixStream) -> bool {
-        {
+        let before = {
             let mut state = self.state.lock();
             if state.standing == Standing::Dead {
                 return false;
             }
             state.line = stream.try_clone().ok();
-        }
+            (state.standing.clone(), state.since)
+        };
         let is_unknown = keeper.descriptors.is_empty();
         let served = if is_unknown {
             keeper.take_back(stream, self.patience.word, |report| self.hear(report))
@@ -152,7 +155,15 @@ impl Shared {
             Ok(()) => tracing::info!(%bucket, "the daemon of a mount has ended"),
             Err(error) => tracing::warn!(%bucket, %error, "the line to the daemon of a mount broke"),
         }
-        self.state.lock().line = None;
+        {
+            let mut state = self.state.lock();
+            state.line = None;
+            // One of another mount is as if nobody had come.
+            let has_served = state.standing != Standing::Served { ready: false, trouble: None };
+            if matches!(served, Err(Error::Stranger(_))) && !is_unknown && !has_served {
+                (state.standing, state.since) = before;
+            }
+        }
         self.after(keeper, is_unknown, &served)
     }
 
@@ -163,6 +174,8 @@ impl Shared {
             Standing::Dead => return false,
             // It came and went without a word, as somebody who only looks whether there is a socket.
             Standing::Unknown if served.is_ok() => return true,
+            // A daemon of an earlier driver may come back later than somebody who has nothing to give.
+            Standing::Unknown if was_unknown && self.mount.is_alive() => return true,
             Standing::Unknown if was_unknown => {
                 tracing::warn!(
                     bucket = self.bucket,
@@ -257,7 +270,9 @@ mod tests {
         let door = Place::of(path).unwrap().listen().unwrap();
         let devices = (0..files).map(|_| tempfile::tempfile().unwrap().into()).collect();
         let keeper = Keeper::new(devices, Message { bucket: "s3://data".into(), ..Message::default() });
-        Reception::open(door, keeper, rustix::process::geteuid().as_raw(), patience, &Handle::current()).unwrap()
+        // Nothing is mounted there.
+        let mount = Known { target: path.to_owned(), device: "0:0".into() };
+        Reception::open(door, keeper, mount, (rustix::process::geteuid().as_raw(), patience), &Handle::current()).unwrap()
     }
 
     /// Connects, and reads what comes at once.
@@ -336,6 +351,22 @@ mod tests {
         until(&reception, |standing| matches!(standing, Standing::Left(None))).await;
         let (_link, message, descriptors) = daemon(&path).await;
         assert_eq!((message.session, descriptors), (Some(json!({"a": 1})), 3));
+    }
+
+    #[tokio::test]
+    async fn a_daemon_of_another_mount_is_as_if_nobody_had_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mount.sock");
+        let reception = reception(&path, 1, PATIENCE);
+        let (mut stranger, ..) = daemon(&path).await;
+        let file = tempfile::tempfile().unwrap();
+        stranger.send(&json!({"resume": {"devices": 1}}), &[file.as_fd()]).unwrap();
+        let heard = tokio::task::spawn_blocking(move || {
+            stranger.receive::<Message>(Some(Duration::from_secs(10))).is_ok_and(|heard| heard.is_some())
+        });
+        assert!(!heard.await.unwrap(), "it is sent away");
+        until(&reception, |standing| *standing == Standing::Expected).await;
+        assert_eq!(daemon(&path).await.2, 1);
     }
 
     #[tokio::test]

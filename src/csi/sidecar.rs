@@ -150,7 +150,9 @@ impl Daemons {
         let now = Instant::now();
         for volume in there {
             let is_due = self.waiting.get(&volume).is_none_or(|at| *at <= now);
-            if is_due && !self.pids.contains_key(&volume) && !self.over.contains_key(&volume) {
+            // Its daemon finds a driver that began anew, and thereby has another socket, by itself.
+            let is_served = self.pids.keys().any(|other| other.directory == volume.directory);
+            if is_due && !is_served && !self.over.contains_key(&volume) {
                 self.waiting.remove(&volume);
                 self.begin(volume);
             }
@@ -305,6 +307,28 @@ mod tests {
             words.contains(&format!("mount --foreground --fd-socket connect:{}/mount.sock", volume.display()))
                 && words.contains("--log-level=debug")
         );
+    }
+
+    #[tokio::test]
+    async fn a_driver_that_began_anew_is_left_to_the_daemon_that_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("pod/data");
+        fs::create_dir_all(&volume).unwrap();
+        fs::write(volume.join("stays"), "").unwrap();
+        let _socket = UnixListener::bind(volume.join("mount.sock")).unwrap();
+        let options = Options { directory: dir.path().join("pod"), program: stand_in(dir.path()), words: Vec::new() };
+        let mut daemons = Daemons::new(options);
+        daemons.look();
+        let first: Vec<_> = daemons.pids.values().copied().collect();
+        fs::rename(volume.join("mount.sock"), volume.join("before")).unwrap();
+        let _another = UnixListener::bind(volume.join("mount.sock")).unwrap();
+        daemons.look();
+        assert_eq!(daemons.pids.values().copied().collect::<Vec<_>>(), first);
+        rustix::process::kill_process(first[0], rustix::process::Signal::KILL).unwrap();
+        let ended = daemons.running.join_next().await.unwrap().unwrap();
+        daemons.on_end(ended);
+        daemons.look();
+        assert_eq!(daemons.pids.len(), 1, "and another one is begun at once for the new socket");
     }
 
     #[tokio::test]

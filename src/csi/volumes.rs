@@ -15,13 +15,14 @@ use tonic::Status;
 
 use super::attach::{Mounts, Wanted};
 use super::credentials::Files;
-use super::detach::{self, Probed};
+use super::detach::{self, Known, Probed};
 use super::ledger::{Ledger, Record};
 use super::pod_dir::{self, PodDir};
 use super::reception::{Patience, Reception, Standing};
 use super::target::Target;
 use super::verdict;
-use crate::handover::{Keeper, Trouble};
+use crate::fuse;
+use crate::handover::{Keeper, Proof, Trouble};
 use crate::mountinfo;
 
 /// What a node is.
@@ -115,8 +116,11 @@ impl Volumes {
 
     fn keep(&self, record: Record, dir: &PodDir, devices: Vec<OwnedFd>) -> io::Result<()> {
         let Place { user, patience, .. } = self.place;
-        let keeper = Keeper::new(devices, record.message.clone());
-        let reception = Reception::open(dir.listen()?, keeper, user, patience, &self.runtime)?;
+        let proof =
+            Proof { device: record.device.clone(), look: |descriptor| fuse::mounted_over(descriptor).map_err(|flaw| flaw.to_string()) };
+        let keeper = Keeper::new(devices, record.message.clone()).with_proof(proof);
+        let mount = Known { target: record.target.clone(), device: record.device.clone() };
+        let reception = Reception::open(dir.listen()?, keeper, mount, (user, patience), &self.runtime)?;
         let key = record.target.clone();
         self.published.lock().insert(key, Arc::new(Published { record, reception }));
         Ok(())

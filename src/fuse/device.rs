@@ -67,6 +67,15 @@ fn check_open(device: BorrowedFd<'_>) -> Result<(), Flaw> {
     Ok(())
 }
 
+/// The device that is mounted over a descriptor that came from anybody, `major:minor`; none where the kernel does not tell.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn mounted_over(device: BorrowedFd<'_>) -> Result<Option<String>, Flaw> {
+    check_open(device)?;
+    Ok(mounted_as(device))
+}
+
 /// Who opened it may have asked for reads that do not wait; those who serve would turn without a rest.
 fn wait_when_empty(device: BorrowedFd<'_>) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(device)?;

@@ -37,7 +37,7 @@ use tokio::runtime::Handle;
 use crate::admin::Observer;
 use crate::vfs::{Edits, Files, Names};
 
-pub use device::{Flaw, adopt, check, is_fuse};
+pub use device::{Flaw, adopt, check, is_fuse, mounted_over};
 pub use init::Agreed;
 pub use kernel::{can_resume, device_of, set_read_ahead, unmount};
 pub use options::Options;

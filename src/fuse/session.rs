@@ -321,7 +321,7 @@ fn keep(keeping: Keeping<'_>, agreed: Agreed, channels: &[Arc<Channel>], devices
     let session = serde_json::to_value(&kept).map_err(io::Error::other)?;
     let descriptors: Vec<BorrowedFd<'_>> = devices.iter().map(AsFd::as_fd).chain(keeping.memory).collect();
     if let Err(error) = keeping.line.keep(&session, &descriptors) {
-        tracing::warn!(%error, "the keeper of this mount is gone: a restart loses the mount");
+        tracing::warn!(%error, "the keeper of this mount cannot be told what another daemon needs");
     }
     Ok(())
 }

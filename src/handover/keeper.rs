@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Error, Link, Message};
+use super::{Error, Link, Message, Proof};
 
 /// See the module. Dropped, it lets go of the mount: with no daemon there the kernel answers ENOTCONN to everybody from then on.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub struct Keeper {
     kept: Vec<OwnedFd>,
     /// A daemon was ready, so that the kernel has been told how to speak.
     begun: bool,
+    /// None: daemons are trusted.
+    proof: Option<Proof>,
 }
 
 /// What a daemon tells. Unknown names are left aside.
@@ -79,7 +81,12 @@ struct Resume {
 impl Keeper {
     /// Keeps a mount that no daemon has served yet.
     pub fn new(descriptors: Vec<OwnedFd>, message: Message) -> Self {
-        Self { descriptors, message, kept: Vec::new(), begun: false }
+        Self { descriptors, message, kept: Vec::new(), begun: false, proof: None }
+    }
+
+    /// The same for daemons that are not trusted: what they give is looked at first.
+    pub fn with_proof(self, proof: Proof) -> Self {
+        Self { proof: Some(proof), ..self }
     }
 
     /// Whether another daemon can be given the mount: none has begun on it, or the last one told its session. Where it cannot (Linux before
@@ -107,30 +114,32 @@ impl Keeper {
     /// The same for a keeper that began anew and has no descriptor: a daemon that serves the mount gives them back, and has `patience` to begin with that.
     ///
     /// # Errors
-    /// Also when it is a daemon that has none and waits for the message: nobody serves the mount then.
+    /// [`Error::Stranger`] when it is a daemon that has none and waits for the message, or has those of another mount.
     pub fn take_back(&mut self, stream: UnixStream, patience: Duration, mut on_report: impl FnMut(Report)) -> Result<(), Error> {
         let mut link = Link::new(stream);
         match link.receive::<Said>(Some(patience))? {
             None => return Ok(()),
-            Some((Said { resume: Some(resume), ready, .. }, mut came)) if (1..=came.len()).contains(&resume.devices) => {
-                self.kept = came.split_off(resume.devices);
-                self.descriptors = came;
-                self.message.session = resume.session;
-                self.begun = true;
+            Some((Said { resume: Some(resume), ready, .. }, came)) => {
+                self.take(resume, came, false)?;
                 on_report(Report::Resumed);
                 if ready == Some(true) {
                     on_report(Report::Ready);
                 }
             }
-            Some(_) => return Err(Error::Io(std::io::Error::new(std::io::ErrorKind::InvalidData, "the daemon gives no descriptor back"))),
+            Some(_) => return Err(Error::Stranger("it gives no descriptor back".into())),
         }
         self.listen(&mut link, on_report)
     }
 
     fn listen(&mut self, link: &mut Link, mut on_report: impl FnMut(Report)) -> Result<(), Error> {
-        while let Some((said, came)) = receive(link)? {
-            let Said { session, ready, failed, left, stays, resume: _ } = said;
-            if let Some(session) = session {
+        while let Some((said, came)) = link.next()? {
+            let Said { session, ready, failed, left, stays, resume } = said;
+            if let Some(resume) = resume {
+                // It may be the one that was here before, or one of an earlier mount.
+                self.take(resume, came, true)?;
+                on_report(Report::Resumed);
+            } else if let Some(session) = session {
+                self.proof.as_ref().map_or(Ok(()), |proof| proof.check_kept(&came))?;
                 self.message.session = Some(session);
                 self.kept = came;
                 on_report(Report::Session);
@@ -144,14 +153,23 @@ impl Keeper {
         }
         Ok(())
     }
-}
 
-/// A daemon that is killed while it speaks has closed too.
-fn receive(link: &mut Link) -> Result<Option<(Said, Vec<OwnedFd>)>, Error> {
-    match link.receive(None) {
-        Err(Error::Cut) => Ok(None),
-        Err(Error::Io(error)) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(None),
-        other => other,
+    /// Takes everything from a daemon that served for an earlier keeper. `is_sure`: only what is shown to be of this mount.
+    fn take(&mut self, resume: Resume, mut came: Vec<OwnedFd>, is_sure: bool) -> Result<(), Error> {
+        if !(1..=came.len()).contains(&resume.devices) {
+            return Err(Error::Stranger("it gives no descriptor back".into()));
+        }
+        let kept = came.split_off(resume.devices);
+        let proof = self.proof.as_ref();
+        let shown = proof.map_or(Ok(false), |proof| proof.check_devices(&came))?;
+        if is_sure && !shown {
+            return Err(Error::Stranger("this mount is kept already".into()));
+        }
+        proof.map_or(Ok(()), |proof| proof.check_kept(&kept))?;
+        (self.descriptors, self.kept) = (came, kept);
+        self.message.session = resume.session;
+        self.begun = true;
+        Ok(())
     }
 }
 
@@ -240,5 +258,35 @@ mod tests {
     fn who_dies_in_the_middle_of_a_word_has_closed() {
         let mut keeper = Keeper::new(Vec::new(), Message::default());
         assert_eq!(daemon(&mut keeper, |_, _, link| (&mut link.stream()).write_all(b"{\"ready\": t").unwrap()), []);
+    }
+    #[test]
+    fn a_daemon_comes_back_to_a_keeper_that_did_not_begin_anew_only_where_the_mount_is_shown_to_be_the_same() {
+        // Stands in for the kernel, which may not tell.
+        let look =
+            |descriptor: BorrowedFd<'_>| Ok(Some(rustix::fs::fstat(descriptor).unwrap().st_size.to_string()).filter(|size| size != "0"));
+        let file = |len: u64| {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(len).unwrap();
+            file
+        };
+        let come_back = |keeper: &mut Keeper, files: &[File]| {
+            let (here, there) = UnixStream::pair().unwrap();
+            let descriptors: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+            Link::new(there.try_clone().unwrap()).send(&json!({"resume": {"devices": files.len()}, "ready": true}), &descriptors).unwrap();
+            there.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut reports = Vec::new();
+            // The other end stays open, since this one says what is to be served.
+            let done = keeper.serve(here, |report| reports.push(report));
+            drop(there);
+            done.map(|()| reports).map_err(|error| error.to_string())
+        };
+        let proof = Proof { device: "40".into(), look };
+        let mut keeper = Keeper::new(vec![file(40).into()], Message::default()).with_proof(proof);
+        assert_eq!(come_back(&mut keeper, &[file(40), file(40)]).unwrap(), [Report::Resumed, Report::Ready]);
+        assert!(come_back(&mut keeper, &[file(0)]).unwrap_err().contains("kept already"));
+        assert!(come_back(&mut keeper, &[file(41)]).unwrap_err().contains("not 40"));
+        assert_eq!(keeper.descriptors.len(), 2, "strangers change nothing");
+        let mut trusting = Keeper::new(vec![file(40).into()], Message::default());
+        assert!(come_back(&mut trusting, &[file(40)]).is_err());
     }
 }

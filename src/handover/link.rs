@@ -35,6 +35,9 @@ pub enum Error {
     /// It ended in the middle.
     #[error("the other end closed before its message was whole")]
     Cut,
+    /// It cannot be what it says.
+    #[error("who is at the other end does not serve this mount: {0}")]
+    Stranger(String),
 }
 
 /// One end of the line.
@@ -99,6 +102,15 @@ impl Link {
                 0 => return Err(Error::Cut),
                 _ => {}
             }
+        }
+    }
+
+    /// Waits for the next message as long as it takes. Who is killed while it speaks, or has not read everything, has closed too.
+    pub(super) fn next<T: DeserializeOwned>(&mut self) -> Result<Option<(T, Vec<OwnedFd>)>, Error> {
+        match self.receive(None) {
+            Err(Error::Cut) => Ok(None),
+            Err(Error::Io(error)) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+            other => other,
         }
     }
 

@@ -9,6 +9,8 @@ mod meeting;
 mod message;
 mod passed;
 mod place;
+mod proof;
+mod way_back;
 mod wishes;
 
 pub use keeper::{Keeper, Report, Trouble};
@@ -18,4 +20,6 @@ pub use meeting::Meeting;
 pub use message::{Environment, Message};
 pub use passed::Passed;
 pub use place::{Door, Place};
+pub use proof::Proof;
+pub use way_back::WayBack;
 pub use wishes::{Wish, Wishes};

@@ -21,7 +21,7 @@ pub struct Wishes(pub(super) Link);
 impl Wishes {
     /// Waits for the next wish; none: the keeper is gone, or cannot be understood.
     pub fn hear(&mut self) -> Option<Wish> {
-        match self.0.receive(None) {
+        match self.0.next() {
             Ok(wish) => wish.map(|(wish, _)| wish),
             Err(error) => {
                 tracing::warn!(%error, "the keeper of this mount cannot be understood");

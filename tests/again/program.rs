@@ -7,19 +7,12 @@ use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::S3Server;
+use crate::support::disturbed::too_old;
 use crate::support::mounts::{Daemon, Mount, trial_unless, wait_until};
 
 /// A test that kills a daemon under its readers.
 pub fn trial(name: &str, test: impl FnOnce() + Send + 'static) -> Trial {
     trial_unless(too_old, name, test)
-}
-
-/// Before Linux 6.9 a mount is lost with its daemon.
-fn too_old() -> Option<String> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse::<u32>().unwrap_or(0));
-    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    (version < (6, 9)).then(|| "the kernel does not ask again for what a daemon had taken (6.9)".to_owned())
 }
 
 /// See the module. Dropped, both processes are gone.

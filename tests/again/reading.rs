@@ -1,16 +1,14 @@
 //! Readers whose daemon is killed: they wait for a moment and get every byte.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::unix::fs::FileExt;
 
 use libtest_mimic::Trial;
-use windlass::store::memory::Synthetic;
 
 use crate::program::{Supervised, trial};
 use crate::support::S3Server;
-use crate::support::mounts::{Daemon, wait_until};
+use crate::support::disturbed::{SIZE, objects, while_reading};
+use crate::support::mounts::Daemon;
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -19,52 +17,6 @@ pub fn trials() -> Vec<Trial> {
         trial("without_another_daemon_readers_get_an_error_and_do_not_hang", no_other_daemon),
         trial("readers_of_files_on_the_disk_go_on", from_the_disk),
     ]
-}
-
-pub const READERS: u64 = 16;
-pub const SIZE: u64 = 24 << 20;
-
-/// Objects for as many readers.
-pub fn objects(server: &S3Server) -> Vec<Synthetic> {
-    (0..READERS).map(|number| server.put_synthetic(&format!("data/{number}"), SIZE)).collect()
-}
-
-/// Reads all of a file front to back, compares it, and counts along.
-pub fn read_all(file: &File, content: Synthetic, counted: &AtomicU64) {
-    const PIECE: usize = 128 << 10;
-    // What goes past the pages wants aligned memory.
-    let mut memory = vec![0; PIECE + 4096];
-    let skip = memory.as_ptr().align_offset(4096);
-    let mut at = 0;
-    while at < SIZE {
-        let piece = &mut memory[skip..skip + PIECE];
-        let len = file.read_at(piece, at).unwrap_or_else(|error| panic!("at {at}: {error}"));
-        assert!(len > 0 && content.matches(at, &piece[..len]), "at {at}");
-        at += len as u64;
-        counted.fetch_add(len as u64, Ordering::Relaxed);
-    }
-}
-
-/// Has sixteen files read while `disturb` happens in the middle of it, as often as it is told to.
-pub fn while_reading(top: &Path, contents: &[Synthetic], flags: i32, disturb: &[&(dyn Fn() + Sync)]) {
-    let counted = AtomicU64::new(0);
-    let files: Vec<File> = (0..contents.len())
-        .map(|number| File::options().read(true).custom_flags(flags).open(top.join(format!("data/{number}"))).unwrap())
-        .collect();
-    std::thread::scope(|scope| {
-        for (file, content) in files.iter().zip(contents) {
-            let counted = &counted;
-            scope.spawn(move || read_all(file, *content, counted));
-        }
-        let all = SIZE * contents.len() as u64;
-        for (number, disturb) in (1..).zip(disturb) {
-            // Well before the end.
-            let part = all * number / 8;
-            wait_until("a part is read", || counted.load(Ordering::Relaxed) >= part);
-            disturb();
-        }
-    });
-    assert_eq!(counted.load(Ordering::Relaxed), SIZE * contents.len() as u64);
 }
 
 fn readers(flags: i32) {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use libtest_mimic::Trial;
 use windlass::handover::{Keeper, Message, Place, Report};
 
-use crate::reading::{objects, while_reading};
+use crate::support::disturbed::{objects, while_reading};
 use crate::support::keeper::Kept;
 use crate::support::mounts::{PATIENCE, trial_as_root};
 use crate::support::{BUCKET, REGION, S3Server};

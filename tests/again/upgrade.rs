@@ -8,8 +8,8 @@ use std::process::{Command, Output};
 use libtest_mimic::Trial;
 
 use crate::program::{Supervised, trial};
-use crate::reading::{objects, while_reading};
 use crate::support::S3Server;
+use crate::support::disturbed::{objects, while_reading};
 use crate::support::mounts::Daemon;
 
 pub fn trials() -> Vec<Trial> {

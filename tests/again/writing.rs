@@ -8,8 +8,8 @@ use std::os::unix::fs::FileExt;
 use libtest_mimic::Trial;
 
 use crate::program::{Supervised, trial};
-use crate::reading::{objects, while_reading};
 use crate::support::S3Server;
+use crate::support::disturbed::{Scribbled, objects, while_reading};
 use crate::support::mounts::Daemon;
 
 pub fn trials() -> Vec<Trial> {
@@ -21,8 +21,6 @@ pub fn trials() -> Vec<Trial> {
         trial("what_fsync_said_is_stored_stays_stored", after_fsync),
     ]
 }
-
-const SIZE: usize = 6 << 20;
 
 fn supervised(server: &S3Server, disk: &tempfile::TempDir) -> Supervised {
     Supervised::start(Daemon::new(server).arg("--spill-dir", disk.path().to_str().unwrap()))
@@ -40,30 +38,18 @@ fn close(file: File) -> Option<i32> {
 fn staged() {
     let (server, disk) = (S3Server::start(), tempfile::tempdir().unwrap());
     let contents = objects(&server);
-    let mut expected: Vec<u8> = (0..SIZE).map(|at| (at / 7) as u8).collect();
-    server.put("doc", expected.clone());
+    server.put("doc", Scribbled::before());
     let mount = supervised(&server, &disk);
-    let file = File::options().read(true).write(true).open(mount.join("doc")).unwrap();
-    let write = |expected: &mut Vec<u8>, from: usize, to: usize| {
-        for number in from..to {
-            // All over the file, and over each other.
-            let at = number * 99_991 % (SIZE - 10_000);
-            let piece = vec![number as u8; 1 + number * 13 % 10_000];
-            file.write_all_at(&piece, at as u64).unwrap_or_else(|error| panic!("write {number}: {error}"));
-            expected[at..at + piece.len()].copy_from_slice(&piece);
-        }
-    };
-    write(&mut expected, 0, 300);
+    let mut doc = Scribbled::open(&mount.join("doc"));
+    doc.write(0, 300);
     let replace = || mount.replace();
     std::thread::scope(|scope| {
-        scope.spawn(|| write(&mut expected, 300, 1500));
+        scope.spawn(|| doc.write(300, 1500));
         while_reading(mount.mount.path(), &contents, 0, &[&replace, &replace]);
     });
-    let mut bytes = vec![0; SIZE];
-    file.read_exact_at(&mut bytes, 0).unwrap();
-    assert!(bytes == expected, "what its writer reads");
-    write(&mut expected, 1500, 1600);
-    assert_eq!(close(file), None);
+    doc.check();
+    doc.write(1500, 1600);
+    let expected = doc.close();
     assert!(stored(&server, "doc") == expected, "what is stored");
     assert!(fs::read(mount.join("doc")).unwrap() == expected);
     let left: Vec<_> = fs::read_dir(disk.path().join("staging")).unwrap().flatten().map(|entry| entry.file_name()).collect();

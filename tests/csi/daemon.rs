@@ -32,6 +32,18 @@ pub fn take(pod: &Pod) -> (Link, Message, Vec<OwnedFd>) {
     (link, message, descriptors)
 }
 
+/// Says to a driver that began anew that its mount is served by who has these descriptors.
+pub fn resume_at(socket: &Path, descriptors: &[BorrowedFd<'_>]) -> Link {
+    let connected = std::cell::RefCell::new(None);
+    wait_until("the new driver listens", || {
+        connected.replace(Place::of(socket).and_then(|place| place.connect()).ok());
+        connected.borrow().is_some()
+    });
+    let link = Link::new(connected.take().expect("it was waited for"));
+    link.send(&json!({"resume": {"devices": descriptors.len()}, "ready": true}), descriptors).expect("the driver listens");
+    link
+}
+
 impl Daemon {
     /// Takes the mount and serves it; returns when it answers.
     pub fn serve(pod: &Pod, server: &S3Server) -> Self {
@@ -76,14 +88,14 @@ impl Daemon {
 
     /// Tells a driver that began anew that the mount is served, and gives it the descriptors back.
     pub fn resume(&mut self) {
-        let connected = std::cell::RefCell::new(None);
-        wait_until("the new driver listens", || {
-            connected.replace(Place::of(&self.socket).and_then(|place| place.connect()).ok());
-            connected.borrow().is_some()
-        });
-        self.link = Link::new(connected.take().expect("it was waited for"));
         let borrowed: Vec<_> = self.descriptors.iter().map(AsFd::as_fd).collect();
-        self.link.send(&json!({"resume": {"devices": borrowed.len()}, "ready": true}), &borrowed).expect("the driver listens");
+        self.link = resume_at(&self.socket, &borrowed);
+    }
+
+    /// The same at the socket of another pod; what the driver makes of it.
+    pub fn resume_for(&self, pod: &Pod) -> Link {
+        let borrowed: Vec<_> = self.descriptors.iter().map(AsFd::as_fd).collect();
+        resume_at(&pod.directory.join("mount.sock"), &borrowed)
     }
 
     /// Ends as a sidecar does whose container is killed.

@@ -13,10 +13,11 @@ mod publishing;
 mod restarts;
 mod sanity;
 mod secrets;
+mod successors;
 mod trio;
 
 fn main() -> std::process::ExitCode {
-    let trials =
-        [publishing::trials(), kinds::trials(), secrets::trials(), ending::trials(), restarts::trials(), trio::trials(), sanity::trials()];
-    support::mounts::run(trials.into_iter().flatten().collect())
+    let volumes = [publishing::trials(), kinds::trials(), secrets::trials(), ending::trials()];
+    let lives = [restarts::trials(), trio::trials(), successors::trials(), sanity::trials()];
+    support::mounts::run(volumes.into_iter().chain(lives).flatten().collect())
 }

@@ -1,20 +1,24 @@
 //! A driver that dies and begins anew: what is served is served, what is dead is taken away, and nothing is forgotten.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use libtest_mimic::Trial;
+use serde_json::Value;
 use tonic::Code;
+use windlass::handover::Link;
 
-use super::daemon::{Daemon, Looker};
+use super::daemon::{Daemon, Looker, resume_at};
 use super::kubelet::publish_request;
 use super::node::{Node, PAGES_LIMIT, mounted};
-use super::support::mounts::{trial_as_root, wait_until};
+use super::support::mounts::{PATIENCE, trial_as_root, wait_until};
 use super::support::{BUCKET, S3Server};
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial_as_root("a_driver_may_die_while_a_daemon_serves", while_served),
+        trial_as_root("a_driver_that_began_anew_takes_nothing_from_strangers", strangers),
         trial_as_root("what_was_published_is_still_published_to_the_next_driver", taken_over),
         trial_as_root("a_dead_mount_is_taken_away_by_the_next_driver", swept),
         trial_as_root("a_limit_that_a_killed_driver_left_raised_is_put_back", limit),
@@ -64,6 +68,38 @@ fn while_served() {
     assert_eq!(node.mounts().len(), 1);
     kubelet.unpublish("v", &pod).expect("it is published");
     assert_eq!(daemon.wait().code(), Some(0));
+}
+
+fn strangers() {
+    let (server, mut node) = (S3Server::start(), Node::start(&[]));
+    server.put("file", "content");
+    let (kubelet, one, two) = (node.kubelet(), node.pod("1", "data"), node.pod("2", "data"));
+    for pod in [&one, &two] {
+        kubelet.publish(publish_request("v", pod, &CONTEXT)).expect("it is published");
+    }
+    let (mut first, mut second) = (Daemon::serve(&one, &server), Daemon::serve(&two, &server));
+    node.kill();
+    node.begin();
+    let kubelet = node.kubelet();
+    let said = |pod| kubelet.condition("v", pod).expect("it is published").message;
+    let is_sent_away = |mut link: Link| matches!(link.receive::<Value>(Some(PATIENCE)), Ok(None) | Err(_));
+    let null = File::options().read(true).write(true).open("/dev/null").expect("it is there");
+    assert!(is_sent_away(resume_at(&two.directory.join("mount.sock"), &[null.as_fd()])), "it is no device of FUSE");
+    // Linux 6.12.
+    let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", first.descriptors[0].as_raw_fd())).expect("it is open");
+    if facts.contains("fuse_connection:") {
+        assert!(is_sent_away(first.resume_for(&two)), "it is another mount");
+    }
+    assert!(said(&two).contains("an earlier driver"), "{}", said(&two));
+    for (daemon, pod) in [(&mut first, &one), (&mut second, &two)] {
+        daemon.resume();
+        wait_until("the driver knows its own", || said(pod).contains("a sidecar serves it"));
+        assert_eq!(fs::read(pod.target.join("file")).expect("it is served"), b"content");
+        kubelet.unpublish("v", pod).expect("it is published");
+    }
+    for daemon in [first, second] {
+        assert_eq!(daemon.wait().code(), Some(0));
+    }
 }
 
 fn taken_over() {

@@ -20,7 +20,7 @@ use super::support::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};
 const MIB: u64 = 96;
 
 /// The sandbox has the emptyDir of the pod where everybody has it.
-const SIDECAR: [&str; 2] = ["--sidecar-dir", "{home}/kubelet/pods/1/volumes/kubernetes.io~empty-dir/windlass"];
+pub const SIDECAR: [&str; 2] = ["--sidecar-dir", "{home}/kubelet/pods/1/volumes/kubernetes.io~empty-dir/windlass"];
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -31,20 +31,26 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// The sidecar of a pod.
-struct Sidecar {
-    process: Sandboxed,
+pub struct Sidecar {
+    pub process: Sandboxed,
     port: u16,
 }
 
 impl Sidecar {
-    fn start(pod: &Pod) -> Self {
+    pub fn start(pod: &Pod) -> Self {
+        Self::start_with(pod, &[])
+    }
+
+    /// One whose daemons get `options` besides.
+    pub fn start_with(pod: &Pod, options: &[&str]) -> Self {
         // A port that was free a moment ago.
         let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("there are ports").port();
         // Nothing in its environment says who it is: that comes from a Secret, by way of the driver.
         let sandbox = Sandbox::new().writable(&pod.meeting).envs([("AWS_EC2_METADATA_DISABLED", "true")]);
         let listen = format!("127.0.0.1:{port}");
         let directory = pod.meeting.to_str().expect("it is text");
-        Self { process: sandbox.start(&["sidecar", "--dir", directory, "--listen", &listen, "--", "--path-style"]), port }
+        let words = ["sidecar", "--dir", directory, "--listen", &listen, "--", "--path-style"];
+        Self { process: sandbox.start(&[&words, options].concat()), port }
     }
 
     /// Status and body of a page; nothing while nobody listens.
@@ -57,12 +63,25 @@ impl Sidecar {
         Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
     }
 
-    fn wait_until_ready(&self) {
+    pub fn wait_until_ready(&self) {
         wait_until("all volumes are served", || self.page("/readyz").is_some_and(|(status, _)| status == 200));
     }
 
+    /// Kills the daemon of its only volume as the kernel does when memory runs out, and returns which it was.
+    pub fn kill_daemon(&self) -> i32 {
+        let [daemon] = self.daemons()[..] else { panic!("not one daemon but {:?}", self.daemons()) };
+        kill_process(Pid::from_raw(daemon).expect("it is a process"), Signal::KILL).expect("it runs");
+        daemon
+    }
+
+    /// Kills it, and waits until another one is there.
+    pub fn replace_daemon(&self) {
+        let killed = self.kill_daemon();
+        wait_until("another daemon", || self.daemons().iter().any(|daemon| *daemon != killed));
+    }
+
     /// The processes that it has started.
-    fn daemons(&self) -> Vec<i32> {
+    pub fn daemons(&self) -> Vec<i32> {
         let all = fs::read_dir("/proc").expect("it is mounted").flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let parent = format!("PPid:\t{}\n", self.process.pid());
         all.filter(|pid: &i32| fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains(&parent))).collect()
@@ -74,7 +93,7 @@ fn context(server: &S3Server) -> Vec<(&'static str, String)> {
     vec![("bucket", BUCKET.into()), ("endpoint", server.endpoint()), ("region", REGION.into()), owner("uid"), owner("gid")]
 }
 
-fn publish(node: &Node, volume: &str, pod: &Pod, server: &S3Server) {
+pub fn publish(node: &Node, volume: &str, pod: &Pod, server: &S3Server) {
     let context = context(server);
     let context: Vec<(&str, &str)> = context.iter().map(|(name, text)| (*name, text.as_str())).collect();
     let mut request = publish_request(volume, pod, &context);

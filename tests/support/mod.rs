@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of the support")]
 
 mod bucket;
+pub mod disturbed;
 mod fault;
 pub mod keeper;
 pub mod keyring;
