@@ -263,6 +263,6 @@ fn serve(
     if attachment == Attachment::Daemon {
         tracing::error!("{error}");
     }
-    let lost = if let mount::Error::NotWritten(keys) = &error { keys.clone() } else { Vec::new() };
+    let lost = if let mount::Error::NotWritten(lost) = &error { lost.iter().map(|lost| lost.key.clone()).collect() } else { Vec::new() };
     Err(Ended { lost, failure: error.into() })
 }
