@@ -30,8 +30,9 @@ use crate::reader::{ReadMode, Reader};
 use crate::signals::Signals;
 use crate::spill::{Bounds, Identity, Spill};
 use crate::store::{self, ErrorKind, Key, Location, ObjectStore, Switches};
-use crate::vfs::{Edits, Files, Names};
+use crate::vfs::{Edits, Files, Lost, Names};
 use crate::writer::Writer;
+use ending::{names_of, whereabouts};
 use live::LiveOptions;
 
 /// Housekeeping: streams that were left, idle memory.
@@ -124,8 +125,8 @@ pub enum Error {
     #[error("cannot unmount: {0}; see who uses it with \"fuser -vm MOUNTPOINT\", then: windlass umount --lazy MOUNTPOINT")]
     Unmount(io::Error),
     /// The mount ended while files were being written.
-    #[error("files that were written are not in the bucket: {}; --drain-timeout gives the store more time", list(.0))]
-    NotWritten(Vec<Key>),
+    #[error("files that were written are not in the bucket: {}{}; --drain-timeout gives the store more time", names_of(.0), whereabouts(.0))]
+    NotWritten(Vec<Lost>),
     /// The process could not be set up.
     #[error("cannot {what}: {source}")]
     Process { what: &'static str, source: io::Error },
@@ -146,14 +147,6 @@ impl Error {
             Self::Mount { .. } | Self::Resume { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
         }
     }
-}
-
-/// The first few of `keys`.
-fn list(keys: &[Key]) -> String {
-    const SHOWN: usize = 10;
-    let mut text: Vec<String> = keys.iter().take(SHOWN).map(ToString::to_string).collect();
-    text.extend((keys.len() > SHOWN).then(|| format!("and {} more", keys.len() - SHOWN)));
-    text.join(", ")
 }
 
 /// What the store said, with the request only when it was for a prefix and not for the whole bucket.

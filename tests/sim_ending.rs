@@ -10,7 +10,7 @@ use windlass::store::Op;
 use windlass::store::memory::Latency;
 use windlass::store::memory::{Fault, Memory, Plan, Rule};
 use windlass::units::ByteSize;
-use windlass::vfs::{Access, Caller, Error, HandleId, Inode};
+use windlass::vfs::{Access, Caller, Error, HandleId, Inode, Lost};
 use windlass::writer::{self, Limits};
 
 use support::vfs_world::VfsWorld;
@@ -33,8 +33,8 @@ async fn open(world: &VfsWorld, name: &str, len: usize) -> HandleId {
     opened.handle
 }
 
-fn names(lost: &[windlass::store::Key]) -> Vec<String> {
-    lost.iter().map(ToString::to_string).collect()
+fn names(lost: &[Lost]) -> Vec<String> {
+    lost.iter().map(|lost| lost.key.to_string()).collect()
 }
 
 #[test]

@@ -9,12 +9,18 @@ use super::observer::Observer;
 /// How far a mount has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
+    /// There is no mount to serve yet.
+    Waiting,
     /// The bucket has not answered yet, or the kernel.
     Beginning,
     Ready,
     /// What was written is on its way, and nothing new is taken.
     Ending,
 }
+
+/// What there is to show before there is a mount.
+#[derive(Debug)]
+pub struct Waiting;
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::health::{Health, Stage};
+use super::health::{Health, Stage, Waiting};
 use super::listen::{Listener, Socket};
 use super::openmetrics;
 use super::socket_file::SocketFile;
@@ -28,6 +28,9 @@ const CONNECTIONS: usize = 16;
 
 /// Longest wait for the head of a request, and between two of them: Prometheus asks every 15 s to 60 s and connects again when it has to.
 const PATIENCE: Duration = Duration::from_secs(75);
+
+/// What is said to who asks whether a mount is ready that nobody has handed over yet.
+pub const WAITS: &str = "waiting for a mount: nobody has handed it over yet\n";
 
 /// What can be asked for. A new page is a line here, one in [`page`](Page::at) and one in [`answer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +67,16 @@ pub trait Shown: Send + Sync + 'static {
     fn stage(&self) -> impl Future<Output = Stage> + Send;
     /// The metrics as a page; none: nothing is counted yet.
     fn metrics(&self) -> impl Future<Output = Option<Result<String, fmt::Error>>> + Send;
+}
+
+impl Shown for Waiting {
+    async fn stage(&self) -> Stage {
+        Stage::Waiting
+    }
+
+    async fn metrics(&self) -> Option<Result<String, fmt::Error>> {
+        None
+    }
 }
 
 impl Shown for Health {
@@ -167,6 +180,7 @@ async fn answer(shown: &impl Shown, method: &Method, path: &str) -> Response<Str
         Page::Metrics => metrics(shown).await,
         Page::Health => plain(StatusCode::OK, "ok\n"),
         Page::Readiness => match shown.stage().await {
+            Stage::Waiting => plain(StatusCode::SERVICE_UNAVAILABLE, WAITS),
             Stage::Beginning => plain(StatusCode::SERVICE_UNAVAILABLE, "the mount does not answer yet\n"),
             Stage::Ready => plain(StatusCode::OK, "ok\n"),
             Stage::Ending => plain(StatusCode::SERVICE_UNAVAILABLE, "the mount is about to end\n"),

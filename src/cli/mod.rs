@@ -40,6 +40,7 @@ mod supervise;
 mod tuning;
 mod umount;
 mod upgrade;
+mod waiting;
 mod warm;
 
 use std::ffi::OsString;

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::flags::TableFlags;
 use super::ready::{self, Ready};
 use super::report::Report;
-use super::{Failure, daemon, handed, kept, mountpoint, supervise};
+use super::{Failure, daemon, handed, kept, mountpoint, supervise, waiting};
 use crate::config::{self, Input, Program, Reports, Settings, Values};
 use crate::logging::{self, Attachment};
 use crate::mount::{self, Given};
@@ -172,7 +172,10 @@ fn attend(request: &Request, mut values: Values, given: Option<Given>, report: &
     {
         return match (request.fake, attached) {
             (true, _) => Ok(()),
-            (false, true) => Ok(handed::serve(&request.input, &meeting, patience)?),
+            (false, true) => {
+                let _shown = values.pages()?.as_ref().map(waiting::show).transpose()?;
+                Ok(handed::serve(&request.input, &meeting, patience)?)
+            }
             (false, false) => Ok(detach(&values.notes, values.get("log-file").is_some())?),
         };
     }
@@ -263,6 +266,6 @@ fn serve(
     if attachment == Attachment::Daemon {
         tracing::error!("{error}");
     }
-    let lost = if let mount::Error::NotWritten(keys) = &error { keys.clone() } else { Vec::new() };
+    let lost = if let mount::Error::NotWritten(lost) = &error { lost.iter().map(|lost| lost.key.clone()).collect() } else { Vec::new() };
     Err(Ended { lost, failure: error.into() })
 }

@@ -254,6 +254,14 @@ impl Values {
         Ok(Some((meeting, self.time("fd-socket-timeout"))))
     }
 
+    /// Where pages are served over HTTP, if anywhere.
+    ///
+    /// # Errors
+    /// When it is no place.
+    pub fn pages(&self) -> Result<Option<admin::Listen>, Error> {
+        self.text("metrics-listen").map(|text| text.parse().map_err(|reason| self.refused("metrics-listen", text, reason))).transpose()
+    }
+
     /// Whether it stays attached.
     pub fn is_foreground(&self) -> bool {
         self.flag("foreground")
@@ -494,13 +502,12 @@ impl Values {
     }
 
     fn admin(&self, environment: &[(String, String)]) -> Result<admin::Options, Error> {
-        let metrics = self.text("metrics-listen").map(|text| text.parse().map_err(|reason| self.refused("metrics-listen", text, reason)));
         let directories = socket_directories(rustix::process::geteuid().as_raw(), environment);
         let files = self.text("metrics-dir").map(|text| match text.as_str() {
             "auto" => admin::MetricsDir::OfTheDriver,
             path => admin::MetricsDir::At(std::path::absolute(path).unwrap_or_else(|_| path.into())),
         });
-        Ok(admin::Options { directories, socket: self.path("control-socket"), metrics: metrics.transpose()?, files })
+        Ok(admin::Options { directories, socket: self.path("control-socket"), metrics: self.pages()?, files })
     }
 
     fn fuse(&self) -> fuse::Options {

@@ -9,7 +9,7 @@ use futures::future::join_all;
 use http::StatusCode;
 
 use super::sidecar::{PAGES, Volume, volumes};
-use crate::admin::{Shown, Stage, look};
+use crate::admin::{Shown, Stage, WAITS, look};
 use crate::handover::Place;
 
 /// How long a daemon may take for a page: probes wait a second or so.
@@ -43,7 +43,14 @@ impl Shown for Overview {
     async fn stage(&self) -> Stage {
         let answers = self.ask("/readyz").await;
         let is_ready = |answer: &Option<(StatusCode, String)>| answer.as_ref().is_some_and(|(status, _)| *status == StatusCode::OK);
-        if !answers.is_empty() && answers.iter().all(|(_, answer)| is_ready(answer)) { Stage::Ready } else { Stage::Beginning }
+        let waits = |answer: &Option<(StatusCode, String)>| answer.as_ref().is_some_and(|(_, text)| text == WAITS);
+        if answers.is_empty() || answers.iter().any(|(_, answer)| waits(answer)) {
+            Stage::Waiting
+        } else if answers.iter().all(|(_, answer)| is_ready(answer)) {
+            Stage::Ready
+        } else {
+            Stage::Beginning
+        }
     }
 
     async fn metrics(&self) -> Option<Result<String, fmt::Error>> {

@@ -58,21 +58,22 @@ impl Rows {
         found
     }
 
-    /// Row `number` of `table` is `row` from now on.
-    pub fn put(&self, table: Table, number: u64, row: &[u8]) {
+    /// Row `number` of `table` is `row` from now on. Returns how long it was before.
+    pub fn put(&self, table: Table, number: u64, row: &[u8]) -> usize {
         let state = &mut *self.0.lock();
-        state.rows.insert((table, number), row.into());
+        let before = state.rows.insert((table, number), row.into());
         state.log.put(table, number, &[row]);
         state.tidy();
+        before.map_or(0, |row| row.len())
     }
 
-    /// There is no such row any more.
-    pub fn delete(&self, table: Table, number: u64) {
+    /// There is no such row any more. Returns how long it was.
+    pub fn delete(&self, table: Table, number: u64) -> usize {
         let state = &mut *self.0.lock();
-        if state.rows.remove(&(table, number)).is_some() {
-            state.log.delete(table, number);
-            state.tidy();
-        }
+        let Some(before) = state.rows.remove(&(table, number)) else { return 0 };
+        state.log.delete(table, number);
+        state.tidy();
+        before.len()
     }
 }
 

@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use super::{End, Error, Mounted};
-use crate::store::Key;
+use crate::vfs::Lost;
+use crate::writer::Left;
 
 /// How long files that are still open may keep the session alive after the mount point is free.
 const GRACE: Duration = Duration::from_secs(1);
@@ -80,7 +81,7 @@ impl Mounted {
     }
 
     /// Stores what was written. Returns the files that did not reach the bucket.
-    fn drain(&mut self) -> Vec<Key> {
+    fn drain(&mut self) -> Vec<Lost> {
         let Some(edits) = self.edits.clone() else { return Vec::new() };
         let (runtime, signals, time) = (self.runtime.as_ref().expect("only drop takes the runtime"), &mut self.signals, self.drain);
         let lost = runtime.block_on(async {
@@ -90,11 +91,44 @@ impl Mounted {
             }
             edits.drain(Duration::ZERO).await
         });
-        for key in &lost {
-            tracing::error!(%key, "was written and is not in the bucket");
+        for Lost { key, left } in &lost {
+            match left {
+                Left::Nothing => tracing::error!(%key, "was written and is not in the bucket"),
+                Left::Kept(path) => {
+                    tracing::error!(%key, kept = %path.display(), "was written and is not in the bucket: its bytes are kept")
+                }
+                Left::Dropped => tracing::error!(%key, "was written and is not in the bucket: its bytes on the disk are dropped"),
+            }
         }
         lost
     }
+}
+
+/// The first few names of `lost`.
+pub(super) fn names_of<'a>(lost: impl IntoIterator<Item = &'a Lost>) -> String {
+    const SHOWN: usize = 10;
+    let mut names: Vec<String> = lost.into_iter().map(|lost| lost.key.to_string()).collect();
+    names.dedup();
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    names.extend((more > 0).then(|| format!("and {more} more")));
+    names.join(", ")
+}
+
+/// What the disk has of `lost`, as the rest of a sentence that names them.
+pub(super) fn whereabouts(lost: &[Lost]) -> String {
+    let kept = || lost.iter().filter(|lost| matches!(lost.left, Left::Kept(_)));
+    let dropped = || lost.iter().filter(|lost| lost.left == Left::Dropped);
+    let directory = kept().find_map(|lost| if let Left::Kept(path) = &lost.left { path.parent() } else { None });
+    let mut text = String::new();
+    if let Some(directory) = directory {
+        let directory = directory.display();
+        text += &format!("; kept in {directory} until a mount with the same --spill-dir stores them: {}", names_of(kept()));
+    }
+    if dropped().next().is_some() {
+        text += &format!("; staged and dropped, since no --spill-dir was named to keep them in: {}", names_of(dropped()));
+    }
+    text
 }
 
 impl Drop for Mounted {

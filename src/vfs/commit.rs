@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::drafts::Draft;
+use super::drain::Lost;
 use super::edits::Edits;
 use super::listing::FileFacts;
 use super::{Error, Result, posix};
@@ -14,6 +15,9 @@ use crate::writer::{Outcome, WriteError};
 
 /// How often is looked whether something has come to an end.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
+
+/// How long the disk may take for the description of what stays there.
+const DISK: Duration = Duration::from_secs(1);
 
 /// How long a file that only got a length waits for its content after its last close.
 const BLANK: Duration = Duration::from_secs(2);
@@ -90,25 +94,28 @@ impl Edits {
         }
         if draft.content.is_dirty() {
             if self.is_ending() && !draft.is_unlinked() {
-                self.given_up.lock().push(draft.key());
+                let lost = Lost::of(draft, DISK).await;
+                self.given_up.lock().push(lost);
             }
-            draft.content.discard().await;
+            if !draft.content.stays() {
+                draft.content.discard().await;
+            }
         }
         self.names.drafts.remove(draft);
     }
 
-    /// Takes care of what a mount that was killed had staged on the disk: it is uploaded where nobody has written since, else it stays
+    /// Takes care of what a mount that was killed, or ended without a store, has left on the disk: it is uploaded where nobody has written since, else it stays
     /// and is named in the log.
     pub async fn recover(&self) {
         for found in self.writer.recover().await {
             let (key, path) = (found.key.map_or_else(|| "unknown".to_owned(), |key| key.to_string()), found.path);
             match found.outcome {
                 Outcome::Uploaded(meta) => {
-                    tracing::warn!(key, "a mount was killed while it uploaded this file: it is in the bucket now");
+                    tracing::warn!(key, "a mount ended while it uploaded this file: it is in the bucket now");
                     self.names.on_file(&meta.key, FileFacts::from(&meta));
                 }
                 Outcome::Kept(why) => {
-                    tracing::warn!(key, path = %path.display(), why, "a mount was killed before this file was in the bucket: its bytes are kept");
+                    tracing::warn!(key, path = %path.display(), why, "a mount ended before this file was in the bucket: its bytes are kept");
                 }
             }
         }

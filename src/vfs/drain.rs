@@ -1,5 +1,6 @@
 //! The end of a mount that can be written to: nothing new is taken, and what was taken goes to the bucket. Invariants: it takes no longer than it
-//! was told; a file is stored with all that its writer was told is written, or is named as lost.
+//! was told; a file is stored with all that its writer was told is written, or is named as lost; what of the lost lies in a directory that outlives
+//! the mount stays there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use super::commit::LOOK;
 use super::drafts::Draft;
 use super::edits::Edits;
 use crate::store::Key;
+use crate::writer::Left;
 
 /// How long writers have to show that they are not done, by a write that is refused, before their files are stored as they are.
 const QUIET: Duration = Duration::from_secs(1);
@@ -19,17 +21,34 @@ const QUIET: Duration = Duration::from_secs(1);
 /// What is kept of the time for taking back what could not be finished, at most and at least.
 const TAKING_BACK: Duration = Duration::from_secs(1);
 
+/// A file that was written and is not in the bucket.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lost {
+    pub key: Key,
+    /// What there still is of it.
+    pub left: Left,
+}
+
+impl Lost {
+    pub(super) async fn of(draft: &Draft, patience: Duration) -> Self {
+        Self { key: draft.key(), left: draft.content.leave_on_disk(patience).await }
+    }
+}
+
 impl Edits {
     /// Refuses what is new and stores what was written, in `time`: what is closed already at once, what is open once its writers are quiet, as
-    /// fsync would. Returns the names of files that are not in the bucket; they are given up.
-    pub async fn drain(&self, time: Duration) -> Vec<Key> {
+    /// fsync would. Returns the files that are not in the bucket; they are given up.
+    pub async fn drain(&self, time: Duration) -> Vec<Lost> {
         self.close_for_writing();
         let began = Instant::now();
         self.store_all(QUIET.min(time / 4), time - TAKING_BACK.min(time / 5)).await;
         let left = self.names.drafts.all();
-        let mut lost: Vec<Key> = left.iter().filter(|draft| is_unstored(draft)).map(|draft| draft.key()).collect();
+        let unstored: Vec<_> = left.iter().filter(|draft| is_unstored(draft)).collect();
+        let rest = time.saturating_sub(began.elapsed()).max(TAKING_BACK);
+        let named = futures::future::join_all(unstored.iter().map(|draft| Lost::of(draft, rest / 2))).await;
         let discard = async {
-            futures::future::join_all(left.iter().map(|draft| draft.content.discard())).await;
+            // A commit of what stays may still come to its end.
+            futures::future::join_all(left.iter().filter(|draft| !draft.content.stays()).map(|draft| draft.content.discard())).await;
             futures::join!(self.writer.settle(), self.store.settle());
         };
         let rest = time.saturating_sub(began.elapsed()).max(TAKING_BACK);
@@ -37,6 +56,8 @@ impl Edits {
         if tokio::time::timeout(rest, discard).await.is_err() {
             tracing::warn!("unfinished uploads may be left in the bucket: see them with \"windlass mpu list\"");
         }
+        let is_late = |draft: &Draft| draft.content.stays() && !draft.content.is_dirty();
+        let mut lost: Vec<Lost> = unstored.iter().zip(named).filter(|(draft, _)| !is_late(draft)).map(|(_, lost)| lost).collect();
         for draft in &left {
             self.names.drafts.remove(draft);
         }

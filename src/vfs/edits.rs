@@ -11,12 +11,13 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
 use super::drafts::Draft;
+use super::drain::Lost;
 use super::files::{Files, HandleId, Opened};
 use super::lookup::Names;
 use super::opening::Access;
 use super::record::{EditRow, Told};
 use super::{Error, Inode, Result};
-use crate::store::{Key, ObjectMeta, ObjectStore};
+use crate::store::{ObjectMeta, ObjectStore};
 use crate::writer::{Allocate, Writer};
 
 /// What can be changed in a mounted bucket.
@@ -32,7 +33,7 @@ pub struct Edits {
     /// The mount is about to end: nothing new may be written.
     ending: AtomicBool,
     /// What was let go since then without being in the store.
-    pub(super) given_up: Mutex<Vec<Key>>,
+    pub(super) given_up: Mutex<Vec<Lost>>,
 }
 
 /// Who asks.

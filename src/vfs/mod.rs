@@ -44,6 +44,7 @@ pub const OWN_DIRECTORY: &[u8] = b".windlass";
 pub use attr::{Attr, Entry};
 pub use dir_page::{DirItem, DirPage};
 pub use directory::DirHandle;
+pub use drain::Lost;
 pub use edits::{Caller, Edits, Tracked};
 pub use error::{Error, Result};
 pub use expiry::Expired;

@@ -1,5 +1,5 @@
 //! Attributes that were set through this mount: mode, owner and times, and the times at which it changed the entries of directories. They
-//! are laid over what store and options say, for as long as the mount lives. Nothing is stored here. Invariant: a time belongs to the version it was set on and goes when another one
+//! are laid over what store and options say, for as long as the mount lives, also under another daemon. Nothing is stored here. Invariant: a time belongs to the version it was set on and goes when another one
 //! comes; mode and owner belong to the name and go with it.
 
 use std::collections::HashMap;
@@ -12,6 +12,7 @@ use super::attr::Attr;
 use super::fact::What;
 use super::inodes::Kind;
 use super::listing::{FileFacts, Posix};
+use super::record::Record;
 use crate::store::{ETag, Key};
 
 /// What to set; none leaves it as it is.
@@ -34,25 +35,36 @@ pub struct Own {
     /// Directories in which an entry was made, removed or renamed since their own time was set, and when that was for the last time. Apart
     /// from the others, so that files need not look.
     touched: Mutex<HashMap<Key, SystemTime>>,
+    /// Where all of it is written down.
+    record: Record,
 }
 
-#[derive(Clone, Debug, Default)]
-struct Set {
-    mode: Option<u16>,
-    uid: Option<u32>,
-    gid: Option<u32>,
-    times: Option<Times>,
+/// What was set on a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Set {
+    pub mode: Option<u16>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub times: Option<Times>,
 }
 
-#[derive(Clone, Debug)]
-struct Times {
-    modified: Option<SystemTime>,
-    accessed: Option<SystemTime>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Times {
+    pub modified: Option<SystemTime>,
+    pub accessed: Option<SystemTime>,
     /// The version they were set on; none while it is not in the store yet, and of directories.
-    version: Option<ETag>,
+    pub version: Option<ETag>,
 }
 
 impl Own {
+    /// What another daemon wrote down in `record`, if one did; changes of it are written there.
+    pub fn new(record: Record) -> Self {
+        let set: HashMap<Key, Set> = record.sets().into_iter().collect();
+        let any = AtomicBool::new(!set.is_empty());
+        let touched = record.touched().into_iter().collect();
+        Self { set: Mutex::new(set), any, touched: Mutex::new(touched), record }
+    }
+
     /// `new` holds for `path` from now on; its times for the version `version`.
     pub fn set(&self, path: &Key, new: NewAttributes, version: Option<ETag>) {
         let mut all = self.set.lock();
@@ -61,19 +73,27 @@ impl Own {
         set.uid = new.uid.or(set.uid);
         set.gid = new.gid.or(set.gid);
         if new.modified.is_some() {
-            self.touched.lock().remove(path);
+            self.untouch(path.as_bytes());
         }
         if new.modified.is_some() || new.accessed.is_some() {
             let before = set.times.take().filter(|times| times.version == version);
             let (modified, accessed) = before.map_or((None, None), |times| (times.modified, times.accessed));
             set.times = Some(Times { modified: new.modified.or(modified), accessed: new.accessed.or(accessed), version });
         }
+        self.record.put_set(path, set);
         self.any.store(true, Ordering::Release);
     }
 
     /// An entry of `directory` was made, removed or renamed.
     pub fn touch(&self, directory: Key) {
-        self.touched.lock().insert(directory, SystemTime::now());
+        let (mut touched, now) = (self.touched.lock(), SystemTime::now());
+        self.record.put_touched(&directory, now);
+        touched.insert(directory, now);
+    }
+
+    fn untouch(&self, directory: &[u8]) -> Option<SystemTime> {
+        let mut touched = self.touched.lock();
+        touched.remove(directory).inspect(|_| self.record.drop_touched(directory))
     }
 
     /// What was set on a directory, or came of changes in it.
@@ -138,25 +158,30 @@ impl Own {
         if self.any.load(Ordering::Acquire)
             && let Some(set) = self.set.lock().get_mut(path)
         {
-            set.times = None;
-            set.mode = set.mode.map(|mode| mode & !0o6000);
+            let mode = set.mode.map(|mode| mode & !0o6000);
+            if set.times.is_some() || set.mode != mode {
+                (set.times, set.mode) = (None, mode);
+                self.record.put_set(path, set);
+            }
         }
     }
 
     /// What was set on the content being written belongs to `version` now.
     pub fn on_commit(&self, path: &Key, version: &ETag) {
         if self.any.load(Ordering::Acquire)
-            && let Some(times) = self.set.lock().get_mut(path).and_then(|set| set.times.as_mut())
+            && let Some(set) = self.set.lock().get_mut(path)
+            && let Some(times) = &mut set.times
             && times.version.is_none()
         {
             times.version = Some(version.clone());
+            self.record.put_set(path, set);
         }
     }
 
     /// What was set on the directory `path` is in the metadata of its marker: where another mount may change it. Nobody keeps the time
     /// of an access.
     pub fn on_stored(&self, path: &[u8]) {
-        self.touched.lock().remove(path);
+        self.untouch(path);
         if !self.any.load(Ordering::Acquire) {
             return;
         }
@@ -166,37 +191,44 @@ impl Own {
         *set = Set { times: accessed.map(|_| Times { modified: None, accessed, version: None }), ..Set::default() };
         if accessed.is_none() {
             all.remove(path);
+            self.record.drop_set(path);
+        } else {
+            self.record.put_set(&Key::from(path), set);
         }
     }
 
     /// `from` is called `to` now; `versions`: its content has got another name as well.
     pub fn rename(&self, from: &[u8], to: &Key, versions: Option<(&ETag, &ETag)>) {
-        {
+        let time = self.untouch(from);
+        self.untouch(to.as_bytes());
+        if let Some(time) = time {
             let mut touched = self.touched.lock();
-            match touched.remove(from) {
-                Some(time) => touched.insert(to.clone(), time),
-                None => touched.remove(to.as_bytes()),
-            };
+            self.record.put_touched(to, time);
+            touched.insert(to.clone(), time);
         }
         if !self.any.load(Ordering::Acquire) {
             return;
         }
         let mut all = self.set.lock();
-        all.remove(to.as_bytes());
+        if all.remove(to.as_bytes()).is_some() {
+            self.record.drop_set(to.as_bytes());
+        }
         let Some(mut set) = all.remove(from) else { return };
+        self.record.drop_set(from);
         if let (Some(times), Some((before, after))) = (&mut set.times, versions)
             && times.version.as_ref() == Some(before)
         {
             times.version = Some(after.clone());
         }
+        self.record.put_set(to, &set);
         all.insert(to.clone(), set);
     }
 
     /// The name is gone.
     pub fn forget(&self, path: &[u8]) {
-        self.touched.lock().remove(path);
-        if self.any.load(Ordering::Acquire) {
-            self.set.lock().remove(path);
+        self.untouch(path);
+        if self.any.load(Ordering::Acquire) && self.set.lock().remove(path).is_some() {
+            self.record.drop_set(path);
         }
     }
 }

@@ -1,11 +1,13 @@
-//! What is open, written down as it changes for the daemon that goes on with this mount: files, handles that write, what they have changed, and
-//! open directories. It opens nothing. Without a keeper of the mount nothing is written. Invariant: a handle is written down before the kernel
+//! What is open, written down as it changes for the daemon that goes on with this mount: files, handles that write, what they have changed,
+//! open directories, and attributes that the bucket does not keep. It opens nothing. Without a keeper of the mount nothing is written. Invariant: a handle is written down before the kernel
 //! is told of it, and until the kernel has closed it.
+
+mod attributes;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::files::HandleId;
@@ -30,6 +32,9 @@ struct Book {
     rows: Rows,
     /// Of the versions of an inode that are open the last one written down counts.
     order: AtomicU64,
+    /// Bytes of the rows of attributes, and whether there were too many.
+    attributes: AtomicUsize,
+    is_full: AtomicBool,
 }
 
 /// What the kernel was told of a handle. When the answer did not arrive it asks again, under the same number.
@@ -93,14 +98,19 @@ pub struct DirectoryRow {
 impl Record {
     /// Writes down from now on.
     pub fn new() -> io::Result<Self> {
-        Ok(Self(Some(Arc::new(Book { rows: Rows::new(ROOM)?, order: AtomicU64::new(1) }))))
+        Ok(Self::of(Rows::new(ROOM)?, 0))
     }
 
     /// What another process wrote down.
     pub fn load(file: OwnedFd) -> io::Result<Self> {
         let rows = Rows::load(file)?;
         let last = rows.all(FILE).iter().map(|(_, row)| Source(row).number()).max().unwrap_or(0);
-        Ok(Self(Some(Arc::new(Book { rows, order: AtomicU64::new(last + 1) }))))
+        Ok(Self::of(rows, last))
+    }
+
+    fn of(rows: Rows, last: u64) -> Self {
+        let attributes = AtomicUsize::new(Self::bytes_of_attributes(&rows));
+        Self(Some(Arc::new(Book { rows, order: AtomicU64::new(last + 1), attributes, is_full: AtomicBool::new(false) })))
     }
 
     /// Whether anything is written down.

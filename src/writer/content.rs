@@ -4,12 +4,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock, Semaphore};
 
-use super::staging::{Base, Staged};
+use super::staging::{Base, Left, Staged};
 use super::stream::{Step, Stream};
 use super::{Shared, WriteError};
 use crate::store::{Condition, ETag, Headers, Key, ObjectMeta};
@@ -300,6 +301,17 @@ impl Content {
         state.headers = headers;
     }
 
+    /// The mount ends, and this is not in the store: what is staged stays on the disk for the next one, where that can find it, and goes
+    /// otherwise. A commit that is under way is not waited for, and the disk no longer than `patience`.
+    pub async fn leave_on_disk(&self, patience: Duration) -> Left {
+        self.inner.leave_on_disk(patience).await
+    }
+
+    /// Whether its bytes stay on the disk when it is let go.
+    pub fn stays(&self) -> bool {
+        self.inner.stays()
+    }
+
     /// Nothing of this will be committed any more; reads and writes go on. Aborts the upload.
     pub async fn discard(&self) {
         self.inner.alone(|inner| async move { inner.discard().await }).await;
@@ -389,7 +401,9 @@ impl Inner {
                 self.let_go(Kind::Streaming(old));
             }
             Kind::Staged(staged) => {
-                if let Some(Base { meta, .. }) = staged.base.take_if(|base| base.temporary) {
+                // What is left for another mount may take bytes from it.
+                let stays = staged.file.as_ref().is_some_and(|file| file.stays());
+                if let Some(Base { meta, .. }) = staged.base.take_if(|base| base.temporary && !stays) {
                     self.delete_in_background(meta);
                 }
             }

@@ -38,7 +38,7 @@ use crate::units::ByteSize;
 pub use content::{Allocate, Content};
 pub use error::WriteError;
 pub use parts::Limits;
-pub use staging::{Outcome, Recovered};
+pub use staging::{Left, Outcome, Recovered};
 
 use background::Background;
 use memory::Share;

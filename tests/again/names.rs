@@ -2,20 +2,22 @@
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use libtest_mimic::Trial;
-use rustix::fs::{Dir, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Timespec, Timestamps, utimensat};
 
 use crate::program::{Supervised, trial};
 use crate::support::S3Server;
+use crate::support::mounts::Daemon;
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("numbers_are_the_same_and_open_files_stay_open", numbers),
         trial("a_listing_goes_on_where_it_was", listing),
         trial("a_listing_goes_on_behind_what_its_reader_removes", removing),
+        trial("attributes_that_the_bucket_does_not_keep_hold_on", attributes),
         trial("a_deleted_file_that_is_open_is_stale_and_a_replaced_one_is_not_mixed", deleted),
     ]
 }
@@ -119,6 +121,52 @@ fn removing() {
         }
     }
     assert_eq!(removed, NAMES, "none was passed over");
+}
+
+/// Nothing is cached: each stat asks the daemon that is there.
+fn attributes() {
+    let server = S3Server::start();
+    for name in ["d/kept", "d/moved", "d/written", "d/gone"] {
+        server.put(name, "content");
+    }
+    let mount = Supervised::start(Daemon::new(&server).arg("--stat-cache-ttl", "0s").arg("--negative-ttl", "0s"));
+    let facts = |name: &str| {
+        let found = fs::metadata(mount.join(name)).unwrap();
+        (found.mode() & 0o7777, found.uid(), found.gid(), (found.mtime(), found.mtime_nsec()), (found.atime(), found.atime_nsec()))
+    };
+    let chmod = |name: &str, mode| fs::set_permissions(mount.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    let times =
+        Timestamps { last_access: Timespec { tv_sec: 1_000_000, tv_nsec: 7 }, last_modification: Timespec { tv_sec: -5, tv_nsec: 3 } };
+    let plain = facts("d/kept");
+    for name in ["d/kept", "d/moved", "d/written", "d/gone"] {
+        chmod(name, 0o4711);
+        utimensat(CWD, mount.join(name), &times, AtFlags::empty()).unwrap();
+    }
+    chmod("d", 0o1700);
+    let set = (0o4711, plain.1, plain.2, (-5, 3), (1_000_000, 7));
+    assert_eq!(facts("d/kept"), set);
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(mount.join("d/moved"), Some(1234), Some(4321)).unwrap();
+    }
+    chmod("d/moved", 0o4711);
+    let moved = facts("d/moved");
+    fs::rename(mount.join("d/moved"), mount.join("d/renamed")).unwrap();
+    fs::write(mount.join("d/written"), "other").unwrap();
+    let written = facts("d/written");
+    fs::remove_file(mount.join("d/gone")).unwrap();
+    let directory = facts("d");
+    assert_eq!(directory.0, 0o1700);
+    for _ in 0..2 {
+        mount.replace();
+        assert_eq!((facts("d/kept"), facts("d/renamed"), facts("d/written"), facts("d")), (set, moved, written, directory));
+    }
+    // What another daemon has written down is changed by this one.
+    chmod("d/kept", 0o640);
+    server.put("d/gone", "somebody else's");
+    server.put("d/moved", "somebody else's");
+    mount.replace();
+    assert_eq!(facts("d/kept"), (0o640, set.1, set.2, set.3, set.4));
+    assert_eq!((facts("d/gone").0, facts("d/moved").0), (plain.0, plain.0), "what is gone took its attributes along");
 }
 
 fn deleted() {

@@ -6,9 +6,10 @@ mod support;
 
 mod clouds;
 mod readers;
+mod roles;
 mod secrets;
 mod tokens;
 
 fn main() -> std::process::ExitCode {
-    support::mounts::run([secrets::trials(), tokens::trials()].into_iter().flatten().collect())
+    support::mounts::run([secrets::trials(), tokens::trials(), roles::trials()].into_iter().flatten().collect())
 }

@@ -48,27 +48,27 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-const ROLE: &str = "arn:of:the:role";
+pub const ROLE: &str = "arn:of:the:role";
 
 /// A token as Kubernetes projects it.
-struct Token {
+pub struct Token {
     dir: TempDir,
     generation: usize,
 }
 
 impl Token {
-    fn new(text: &str) -> Self {
+    pub fn new(text: &str) -> Self {
         let mut token = Self { dir: tempfile::tempdir().expect("a temporary directory can be made"), generation: 0 };
         token.replace(text);
         symlink("..data/token", token.path()).expect("it is not there yet");
         token
     }
 
-    fn path(&self) -> PathBuf {
+    pub fn path(&self) -> PathBuf {
         self.dir.path().join("token")
     }
 
-    fn replace(&mut self, text: &str) {
+    pub fn replace(&mut self, text: &str) {
         self.generation += 1;
         let name = format!("..{}", self.generation);
         let at = |name: &str| -> PathBuf { Path::new(self.dir.path()).join(name) };
@@ -80,13 +80,13 @@ impl Token {
 }
 
 /// Has the service give out `id` for `token`, and the store let it in.
-fn give(sts: &TokenService, cloud: &Cloud, token: &str, id: &str, lives: Duration) {
+pub fn give(sts: &TokenService, cloud: &Cloud, token: &str, id: &str, lives: Duration) {
     let minted = Minted::new(id, lives);
     cloud.keyring().admit(id, &minted.secret, Some(&minted.token));
     sts.give(token, minted);
 }
 
-const HOUR: Duration = Duration::from_secs(3600);
+pub const HOUR: Duration = Duration::from_secs(3600);
 
 fn replaced(cloud: &Cloud, action: &str, say: &dyn Fn(&TokenService, Daemon<'static>, &str) -> Daemon<'static>) {
     let (sts, mut token) = (TokenService::start(), Token::new("jwt-one"));

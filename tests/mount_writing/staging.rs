@@ -21,6 +21,9 @@ pub fn trials() -> Vec<Trial> {
         trial("killed_after_fsync_everything_is_in_the_store_already", killed_after_fsync),
         trial("killed_in_fsync_the_next_mount_finishes_it", killed_in_fsync),
         trial("killed_in_fsync_the_next_mount_leaves_a_newer_object_alone_and_says_so", killed_and_overtaken),
+        trial("told_to_end_before_a_store_that_does_not_answer_the_next_mount_finishes_it", ended_without_a_store),
+        trial("told_to_end_in_the_middle_of_a_file_its_bytes_are_kept_and_named", ended_in_the_middle),
+        trial("told_to_end_without_a_spill_dir_what_is_staged_is_dropped_and_that_is_said", ended_without_a_spill_dir),
         trial_unless(|| SmallDisk::new().err(), "a_full_disk_is_an_error_of_who_stages_there_and_of_nobody_else", full_disk),
     ]
 }
@@ -163,6 +166,80 @@ fn killed_and_overtaken() {
     }
     assert_eq!(stage.server.object("dir/file").expect("it is there"), "by somebody else");
     assert_eq!(stage.server.unfinished_uploads(), 0);
+}
+
+/// A daemon that does not wait long for its store at the end.
+fn impatient(server: &S3Server) -> Daemon<'_> {
+    Daemon::new(server).arg("--drain-timeout", "2s")
+}
+
+/// From now on the store takes nothing, and does not say so.
+fn fall_silent(server: &S3Server) {
+    for kind in [Kind::Put, Kind::CreateUpload, Kind::UploadPart] {
+        server.fault(Fault::new(Effect::Delay(std::time::Duration::from_secs(3600))).kind(kind));
+    }
+}
+
+fn ended_without_a_store() {
+    let stage = Stage::new();
+    let spill = stage.spill.path().to_str().expect("text");
+    let mut mount = impatient(&stage.server).arg("--spill-dir", spill).start();
+    let file = Stage::change(&mount);
+    let new = File::create_new(mount.join("new")).expect("it can be made");
+    new.write_all_at(CHANGE, AT as u64).expect("it is taken");
+    fall_silent(&stage.server);
+    mount.signal(Signal::TERM);
+    assert_eq!(mount.wait().code(), Some(5), "{}", mount.log());
+    let said =
+        format!("not in the bucket: dir/file, new; kept in {spill}/staging until a mount with the same --spill-dir stores them: dir/file");
+    assert!(mount.log().contains(&said), "{said:?} is missing in {}", mount.log());
+    drop((file, new, mount));
+    stage.server.clear_faults();
+    assert_eq!(stage.server.object("dir/file").expect("it is there"), stage.old);
+    let mount = stage.mount();
+    mount.wait_for_log(|log| log.contains("dir/file") && log.contains("it is in the bucket now"));
+    assert_eq!(stage.server.object("dir/file").expect("it is there"), stage.changed());
+    assert_eq!(fs::read(mount.join("dir/file")).expect("it can be read"), stage.changed());
+    wait_until("the disk is empty", || stage.staged().is_empty());
+}
+
+fn ended_in_the_middle() {
+    let stage = Stage::new();
+    let mut mount = stage.mount();
+    let file = Stage::change(&mount);
+    mount.signal(Signal::TERM);
+    let refused = || file.write_at(CHANGE, 0).is_err_and(|error| error.raw_os_error() == Some(libc::ESHUTDOWN));
+    wait_until("nothing new is taken", refused);
+    assert_eq!(mount.wait().code(), Some(5), "{}", mount.log());
+    let data = stage.staged().into_iter().find(|path| path.extension().is_some_and(|end| end == "data")).expect("it is kept");
+    assert!(mount.log().contains(&format!("kept={}", data.display())), "{}", mount.log());
+    drop((file, mount));
+    let mount = stage.mount();
+    mount.wait_for_log(|log| log.contains("dir/file") && log.contains("not closed") && log.contains("its bytes are kept"));
+    let mut kept = vec![0; CHANGE.len()];
+    File::open(data).and_then(|file| file.read_exact_at(&mut kept, AT as u64)).expect("it can be read");
+    assert_eq!(kept, CHANGE);
+    assert_eq!(stage.server.object("dir/file").expect("it is there"), stage.old);
+}
+
+fn ended_without_a_spill_dir() {
+    let stage = Stage::new();
+    let tmp = stage.spill.path().to_str().expect("text");
+    let mut mount = impatient(&stage.server).env("TMPDIR", tmp).start();
+    let file = Stage::change(&mount);
+    fall_silent(&stage.server);
+    mount.signal(Signal::TERM);
+    assert_eq!(mount.wait().code(), Some(5), "{}", mount.log());
+    let said = "not in the bucket: dir/file; staged and dropped, since no --spill-dir was named to keep them in: dir/file";
+    assert!(mount.log().contains(said), "{}", mount.log());
+    drop((file, mount));
+    stage.server.clear_faults();
+    let mount = Daemon::new(&stage.server).env("TMPDIR", tmp).start();
+    let home =
+        fs::read_dir(tmp).expect("it is there").map(|entry| entry.expect("an entry").path()).find(|path| path.join("staging").exists());
+    wait_until("the disk is empty", || staged_in(home.as_deref().expect("it was staged somewhere")).is_empty());
+    assert_eq!(fs::read(mount.join("dir/file")).expect("it can be read"), stage.old);
+    assert!(!mount.log().contains("in the bucket now"), "{}", mount.log());
 }
 
 /// A file system of a few megabytes.

@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_second_sigterm_does_not_wait", twice),
         trial("sigterm_can_be_ignored", ignored),
         trial("probes_see_how_far_the_mount_has_come", probes),
+        trial("probes_see_that_a_daemon_waits_for_its_mount", waiting),
     ]
 }
 
@@ -91,7 +92,8 @@ fn no_answer() {
     (&files[2]).write_all(&pattern(20 << 20)).expect("it is taken");
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait().code(), Some(5), "{}", daemon.said());
-    daemon.wait_for("not in the bucket: dir-less, staged, streamed; --drain-timeout");
+    daemon.wait_for("not in the bucket: dir-less, staged, streamed; kept in ");
+    daemon.wait_for("stores them: staged; --drain-timeout");
     let failed: Value = serde_json::from_str(&fs::read_to_string(shared.path().join("error.json")).expect("it was written")).expect("JSON");
     assert_eq!((&failed["code"], &failed["reason"], &failed["paths"]), (&json!(5), &json!("not-written"), &json!(names)));
     assert_eq!(hear(&mut link).expect("it says so").0, json!({"failed": failed}));
@@ -126,13 +128,50 @@ fn ignored() {
     assert_eq!(stored(&server, "file"), "content");
 }
 
-/// The status of a page.
-fn probe(port: u16, page: &str) -> u16 {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
-    write!(stream, "GET {page} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").expect("it is read");
+/// A page, with its status; none: nobody listens, or no more.
+fn page(port: u16, page: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    write!(stream, "GET {page} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").ok()?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it is text");
-    answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{answer}"))
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+}
+
+/// The status of a page.
+fn probe(port: u16, name: &str) -> u16 {
+    page(port, name).expect("it listens and answers").0
+}
+
+/// From its first moment on, and over the moment in which the program that serves takes the place of the one that waited.
+fn waiting() {
+    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    server.put("file", "content");
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).expect("loopback has a free port");
+    let (door, port, socket) = (listen(&shared.socket()), free.port(), format!("connect:{}", shared.socket().display()));
+    let address = format!("127.0.0.1:{port}");
+    let words = ["mount", "--foreground", "--fd-socket", &socket, "--metrics-listen", &address];
+    let mut daemon = Sandbox::new().writable(&shared.path()).start(&words);
+    wait_until("it can be asked", || page(port, "/healthz").is_some());
+    let mut link = accept(&door);
+    assert_eq!(page(port, "/healthz"), Some((200, "ok\n".into())));
+    let (status, said) = page(port, "/readyz").expect("it listens");
+    assert!(status == 503 && said.lines().count() == 1 && said.contains("waiting for a mount"), "{status} {said}");
+    assert_eq!(probe(port, "/metrics"), 503);
+    kept.hand_over(&link, &message(&server), &[]);
+    assert_eq!(hear(&mut link).expect("it lives").0, json!({"ready": true}));
+    assert_eq!(["/healthz", "/readyz", "/metrics"].map(|name| probe(port, name)), [200, 200, 200]);
+    assert_eq!(fs::read(kept.join("file")).expect("it is there"), b"content");
+    kept.let_go();
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0));
+
+    // Who waits and is told to end leaves the address as it was.
+    let mut daemon = Sandbox::new().writable(&shared.path()).start(&words);
+    wait_until("it can be asked", || page(port, "/readyz").is_some_and(|(status, _)| status == 503));
+    daemon.signal(Signal::TERM);
+    assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.said());
+    assert_eq!(page(port, "/healthz"), None);
 }
 
 fn probes() {

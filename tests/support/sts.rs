@@ -1,5 +1,6 @@
-//! Token services over loopback HTTP: STS of AWS (AssumeRoleWithWebIdentity), STS of Alibaba Cloud (AssumeRoleWithOIDC) and the agent of EKS
-//! Pod Identity. They check the token that they are shown, and give out keys for it. It runs on a thread of its own. Invariant: a token
+//! Token services over loopback HTTP: STS of AWS (AssumeRoleWithWebIdentity, AssumeRole), STS of Alibaba Cloud (AssumeRoleWithOIDC, AssumeRole),
+//! the agent of EKS Pod Identity, and the metadata service of an ECS instance with a RAM role. They check the token that they are shown (of AssumeRole
+//! the one that belongs to the keys which ask, of the metadata service the name of the role), and give out keys for it. It runs on a thread of its own. Invariant: a token
 //! that the test has not announced gets a refusal.
 
 use std::collections::BTreeMap;
@@ -126,9 +127,18 @@ impl State {
         let field = |name: &str| fields.get(name).cloned().unwrap_or_default();
         let authorization = head.headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
         let action = field("Action");
-        let token = match action.as_str() {
-            "AssumeRoleWithWebIdentity" => field("WebIdentityToken"),
-            "AssumeRoleWithOIDC" => field("OIDCToken"),
+        let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+        let of_instance = head.uri.path().strip_prefix("/latest/");
+        let token = match (action.as_str(), of_instance) {
+            ("AssumeRoleWithWebIdentity", _) => field("WebIdentityToken"),
+            ("AssumeRoleWithOIDC", _) => field("OIDCToken"),
+            // Who asks signs with keys of another role, and shows what belongs to them: AWS as a header, Alibaba Cloud as a field.
+            ("AssumeRole", _) if authorization.is_empty() => field("SecurityToken"),
+            ("AssumeRole", _) => header("x-amz-security-token"),
+            (_, Some("api/token")) => return reply(200, "text/plain", INSTANCE_TOKEN.into()),
+            (_, Some(path)) if header("x-aliyun-ecs-metadata-token") == INSTANCE_TOKEN => {
+                path.strip_prefix("meta-data/ram/security-credentials/").unwrap_or_default().to_owned()
+            }
             _ => authorization.to_owned(),
         };
         let shown = if action.is_empty() { head.uri.path().to_owned() } else { action.clone() };
@@ -136,7 +146,10 @@ impl State {
         self.asked.lock().expect("no panic while it is held").push(question);
         let minted = self.tokens.lock().expect("no panic while it is held").get(&token).cloned();
         match (action.as_str(), minted) {
-            ("AssumeRoleWithWebIdentity", Some(minted)) => reply(200, "text/xml", aws(&minted)),
+            ("AssumeRoleWithWebIdentity", Some(minted)) => reply(200, "text/xml", aws(&action, &minted)),
+            ("AssumeRole", Some(minted)) if authorization.is_empty() => reply(200, "application/json", aliyun(&minted)),
+            ("AssumeRole", Some(minted)) => reply(200, "text/xml", aws(&action, &minted)),
+            ("", Some(minted)) if of_instance.is_some() => reply(200, "application/json", instance(&minted)),
             ("AssumeRoleWithWebIdentity", None) => reply(400, "text/xml", AWS_REFUSAL.into()),
             ("AssumeRoleWithOIDC", Some(minted)) => reply(200, "application/json", aliyun(&minted)),
             ("", Some(minted)) => reply(200, "application/json", agent(&minted)),
@@ -160,15 +173,25 @@ fn end(minted: &Minted) -> String {
     (Timestamp::now() + minted.lives).format_rfc3339_zulu()
 }
 
-fn aws(minted: &Minted) -> String {
+/// What the metadata service gives to who asks for a token first (IMDSv2).
+const INSTANCE_TOKEN: &str = "token-of-the-instance";
+
+fn instance(minted: &Minted) -> String {
+    let (Minted { id, secret, token, .. }, end) = (minted, end(minted));
+    format!(
+        r#"{{"AccessKeyId":"{id}","AccessKeySecret":"{secret}","Expiration":"{end}","SecurityToken":"{token}","LastUpdated":"2026-01-01T00:00:00Z","Code":"Success"}}"#
+    )
+}
+
+fn aws(action: &str, minted: &Minted) -> String {
     let Minted { id, secret, token, .. } = minted;
     let end = end(minted);
     format!(
-        "<AssumeRoleWithWebIdentityResponse xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><AssumeRoleWithWebIdentityResult>\
+        "<{action}Response xmlns=\"https://sts.amazonaws.com/doc/2011-06-15/\"><{action}Result>\
          <Credentials><AccessKeyId>{id}</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey><SessionToken>{token}</SessionToken>\
          <Expiration>{end}</Expiration></Credentials><AssumedRoleUser><Arn>arn:aws:sts::123456789012:assumed-role/reader/s</Arn>\
-         <AssumedRoleId>AROAEXAMPLE:s</AssumedRoleId></AssumedRoleUser></AssumeRoleWithWebIdentityResult>\
-         <ResponseMetadata><RequestId>c6104cbe-af31-11e0-8154-cbc7ccf896c7</RequestId></ResponseMetadata></AssumeRoleWithWebIdentityResponse>"
+         <AssumedRoleId>AROAEXAMPLE:s</AssumedRoleId></AssumedRoleUser></{action}Result>\
+         <ResponseMetadata><RequestId>c6104cbe-af31-11e0-8154-cbc7ccf896c7</RequestId></ResponseMetadata></{action}Response>"
     )
 }
 

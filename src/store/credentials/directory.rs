@@ -30,7 +30,10 @@ pub enum KeyField {
 }
 
 /// Names of the fields in lower case without `_` and `-`: those of Alibaba Cloud (AccessKeyId) and of its driver (akId), of AWS
-/// (aws_access_key_id), of Mountpoint's driver (key_id, access_key) and of csi-s3 (accessKeyID, secretAccessKey).
+/// (aws_access_key_id), of Mountpoint's driver (key_id, access_key) and of csi-s3 (accessKeyID, secretAccessKey). A directory of tokens that
+/// Alibaba Cloud's driver writes has AccessKeyId, AccessKeySecret, SecurityToken and Expiration (pkg/mounter/interceptors/ossfs_secret_utils.go,
+/// getTokenKeys). Behind its secret_store_dir is a volume of secrets-store.csi.k8s.io (manager.go, AuthTypeCSS), whose files are called as the
+/// SecretProviderClass of the cluster says: no source of the driver or of ossfs names them, so that the names above are what a class may use.
 const NAMES: [(KeyField, &[&str]); 4] = [
     (KeyField::Id, &["accesskeyid", "akid", "keyid", "awsaccesskeyid", "ossaccesskeyid", "alibabacloudaccesskeyid"]),
     (

@@ -95,13 +95,20 @@ enum Link {
 }
 
 impl Sdk {
+    /// Providers that ask the token service need a region to sign in, also where the profile has none.
+    fn here(&self) -> ProviderConfig {
+        ProviderConfig::without_region().with_region(Some(self.region.clone()))
+    }
+
     async fn ask(&self) -> provider::Result {
         match &self.link {
             Link::Process(command) => CredentialProcessProvider::new(command.clone()).provide_credentials().await,
-            Link::Profile(profile) => ProfileFileCredentialsProvider::builder().profile_name(profile).build().provide_credentials().await,
+            Link::Profile(profile) => {
+                let provider = ProfileFileCredentialsProvider::builder().configure(&self.here()).profile_name(profile);
+                provider.build().provide_credentials().await
+            }
             Link::WebIdentity(role) => {
-                let config = ProviderConfig::without_region().with_region(Some(self.region.clone()));
-                let provider = WebIdentityTokenCredentialsProvider::builder().static_configuration(role.clone()).configure(&config);
+                let provider = WebIdentityTokenCredentialsProvider::builder().static_configuration(role.clone()).configure(&self.here());
                 provider.build().provide_credentials().await
             }
             Link::Chain => {

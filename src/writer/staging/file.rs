@@ -1,6 +1,6 @@
 //! The private sparse file of one content on the disk, and the room that it takes there. It does not know what its bytes mean.
-//! Invariant: nothing grows without a reservation, and the file and its description are gone with their owner; only a
-//! process that was killed leaves them.
+//! Invariant: nothing grows without a reservation, and the file and its description are gone with their owner, unless
+//! it said that they stay; a process that was killed leaves them too.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -252,11 +252,22 @@ impl StagedFile {
     pub fn stay(&self, stays: bool) {
         *self.stays.lock() = stays;
     }
+
+    /// Whether somebody shall find it, and there is something to find.
+    pub fn stays(&self) -> bool {
+        *self.stays.lock()
+    }
+
+    /// Where its bytes are.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
 }
 
 impl Drop for StagedFile {
     fn drop(&mut self) {
-        if !*self.stays.lock() {
+        // Without a description it holds nothing that the store lacks, whoever was to find it.
+        if !*self.stays.get_mut() || *self.described.get_mut() == Described::Not {
             // The description first: without it the data means nothing to anybody.
             let _ = fs::remove_file(self.path.with_extension(ENTRY));
             let _ = fs::remove_file(self.path.with_extension(CHANGES));

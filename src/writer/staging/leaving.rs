@@ -1,0 +1,66 @@
+//! What becomes of staged bytes that the store does not have when a mount ends. Whether there shall be somebody who finds them is decided by where
+//! they lie: in a directory that a person named they stay with their description, as after a kill. Invariant: what is said to be kept is not
+//! removed by this process, unless the store takes it after all.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::access::blocking;
+use super::file::{Described, StagedFile};
+use crate::writer::content::{Inner, Kind};
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Left {
+    /// Nothing of it was on the disk.
+    Nothing,
+    /// It was among the temporary files, and goes.
+    Dropped,
+    /// Its bytes: the next mount of the same with the same directory takes care of them.
+    Kept(PathBuf),
+}
+
+impl Inner {
+    /// Leaves what is staged, or drops it for good; does not wait for a commit that is under way, and for the disk no longer than `patience`.
+    pub async fn leave_on_disk(self: &Arc<Self>, patience: Duration) -> Left {
+        let Some(file) = self.if_staged(|staged, _| staged.file.clone()).flatten() else { return Left::Nothing };
+        let is_kept = self.shared.options.staging.dir.is_some();
+        // At once: a description is there already, be it an older one.
+        file.stay(is_kept);
+        let (inner, staged) = (Arc::clone(self), Arc::clone(&file));
+        let described = blocking(move || if is_kept { inner.describe_left(&staged) } else { staged.undescribe().map(|()| false) });
+        match (tokio::time::timeout(patience, described).await, is_kept) {
+            (_, false) => Left::Dropped,
+            (Ok(Ok(false)), true) => Left::Nothing,
+            (Ok(Ok(true)) | Err(_), true) => Left::Kept(file.path().to_owned()),
+            (Ok(Err(error)), true) => {
+                tracing::warn!(path = %file.path().display(), %error, "the description of a staged file that is kept could not be renewed");
+                Left::Kept(file.path().to_owned())
+            }
+        }
+    }
+
+    /// Says what is in the file by now, also where no commit has. False: it has nothing that the store lacks.
+    fn describe_left(&self, file: &StagedFile) -> io::Result<bool> {
+        let _io = self.io.write();
+        match file.described() {
+            Described::Not => {
+                file.stay(false);
+                return Ok(false);
+            }
+            Described::Open => file.describe(&self.entry(false), false)?,
+            Described::Sealed => {}
+        }
+        Ok(true)
+    }
+
+    /// Whether its bytes stay on the disk.
+    pub fn stays(&self) -> bool {
+        match &self.state.lock().kind {
+            Kind::Staged(staged) => staged.file.as_ref().is_some_and(|file| file.stays()),
+            Kind::Streaming(_) => false,
+        }
+    }
+}
