@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use http::StatusCode;
 
-use super::sidecar::{PAGES, Volume, volumes};
+use super::sidecar::{PAGES, directories};
 use crate::admin::{Shown, Stage, WAITS, look};
 use crate::handover::Place;
 
@@ -25,7 +25,7 @@ pub struct Overview {
 impl Overview {
     /// A page of every volume's daemon.
     async fn ask(&self, page: &str) -> Vec<(String, Option<(StatusCode, String)>)> {
-        let asking = volumes(&self.directory).into_iter().map(async |Volume { directory, .. }| {
+        let asking = directories(&self.directory).into_iter().map(async |directory| {
             let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
             (name, page_of(&directory, page).await)
         });

@@ -80,14 +80,28 @@ impl BackOff {
 
 /// Volumes that are there now.
 pub fn volumes(directory: &Path) -> Vec<Volume> {
-    let socket = |directory: PathBuf| {
-        let found = fs::symlink_metadata(directory.join("mount.sock")).ok().filter(|found| found.file_type().is_socket())?;
-        Some(Volume { identity: (found.dev(), found.ino()), directory })
-    };
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut found: Vec<Volume> = entries.filter_map(|entry| socket(entry.path())).collect();
+    let volume = |directory: PathBuf| Some(Volume { identity: socket(&directory, "mount.sock")?, directory });
+    let mut found: Vec<Volume> = entries(directory).filter_map(volume).collect();
     found.sort();
     found
+}
+
+/// Directories of those that are there, or whose daemon is: a driver that makes room for another one takes its socket along.
+pub fn directories(directory: &Path) -> Vec<PathBuf> {
+    let is_volume = |directory: &PathBuf| ["mount.sock", PAGES].iter().any(|name| socket(directory, name).is_some());
+    let mut found: Vec<PathBuf> = entries(directory).filter(is_volume).collect();
+    found.sort();
+    found
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// Which socket has this name.
+fn socket(directory: &Path, name: &str) -> Option<(u64, u64)> {
+    let found = fs::symlink_metadata(directory.join(name)).ok().filter(|found| found.file_type().is_socket())?;
+    Some((found.dev(), found.ino()))
 }
 
 /// The daemons of all volumes.
@@ -254,6 +268,10 @@ mod tests {
         let _another = listen("a");
         assert_ne!(volumes(dir.path())[0], found[0]);
         assert!(volumes(Path::new("/nowhere")).is_empty());
+        let _pages = UnixListener::bind(dir.path().join("none").join(PAGES)).unwrap();
+        fs::remove_file(dir.path().join("b/mount.sock")).unwrap();
+        assert_eq!(volumes(dir.path()).len(), 1);
+        assert_eq!(directories(dir.path()), [dir.path().join("a"), dir.path().join("none")]);
     }
 
     #[test]

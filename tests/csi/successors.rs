@@ -52,6 +52,15 @@ impl Served {
         self.node.lock().expect("nobody panics with it").kill();
     }
 
+    /// Ends it as a newer one is rolled out.
+    fn end_driver(&self) {
+        let mut node = self.node.lock().expect("nobody panics with it");
+        node.terminate();
+        assert_eq!(node.wait(), Some(0));
+        // Which is no reason to send nobody to this pod.
+        self.sidecar.wait_until_ready();
+    }
+
     /// Starts another driver, and waits until the daemon has found it.
     fn begin_driver(&self) {
         let mut node = self.node.lock().expect("nobody panics with it");
@@ -113,7 +122,7 @@ fn driver_then_daemon() {
     served.work("one", libc::O_DIRECT, &[&kill_driver, &begin_driver, &replace]);
     // Once more with a daemon that has itself come after another one, and two drivers one after the other.
     let again = || {
-        served.kill_driver();
+        served.end_driver();
         served.begin_driver();
         served.kill_driver();
         served.begin_driver();
