@@ -94,7 +94,7 @@ impl Edits {
         }
         if draft.content.is_dirty() {
             if self.is_ending() && !draft.is_unlinked() {
-                let lost = Lost::of(draft, DISK).await;
+                let lost = Lost::of(draft, !draft.is_cut(), DISK).await;
                 self.given_up.lock().push(lost);
             }
             if !draft.content.stays() {

@@ -30,8 +30,9 @@ pub struct Lost {
 }
 
 impl Lost {
-    pub(super) async fn of(draft: &Draft, patience: Duration) -> Self {
-        Self { key: draft.key(), left: draft.content.leave_on_disk(patience).await }
+    /// `is_whole`: no write of it was refused before it was committed.
+    pub(super) async fn of(draft: &Draft, is_whole: bool, patience: Duration) -> Self {
+        Self { key: draft.key(), left: draft.content.leave_on_disk(is_whole, patience).await }
     }
 }
 
@@ -45,7 +46,9 @@ impl Edits {
         let left = self.names.drafts.all();
         let unstored: Vec<_> = left.iter().filter(|draft| is_unstored(draft)).collect();
         let rest = time.saturating_sub(began.elapsed()).max(TAKING_BACK);
-        let named = futures::future::join_all(unstored.iter().map(|draft| Lost::of(draft, rest / 2))).await;
+        let named =
+            futures::future::join_all(unstored.iter().map(|draft| Lost::of(draft, !draft.is_cut() || is_committed_now(draft), rest / 2)))
+                .await;
         let discard = async {
             // A commit of what stays may still come to its end.
             futures::future::join_all(left.iter().filter(|draft| !draft.content.stays()).map(|draft| draft.content.discard())).await;
@@ -109,6 +112,9 @@ fn is_unstored(draft: &Draft) -> bool {
 
 /// Whether they may still get there: what is refused after a commit has begun does not stop it.
 fn is_awaited(draft: &Draft) -> bool {
-    let is_committed_now = || draft.turn.try_lock().is_err();
-    is_unstored(draft) && (!draft.is_cut() && !draft.has_failed() || is_committed_now())
+    is_unstored(draft) && (!draft.is_cut() && !draft.has_failed() || is_committed_now(draft))
+}
+
+fn is_committed_now(draft: &Draft) -> bool {
+    draft.turn.try_lock().is_err()
 }

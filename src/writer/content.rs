@@ -302,9 +302,10 @@ impl Content {
     }
 
     /// The mount ends, and this is not in the store: what is staged stays on the disk for the next one, where that can find it, and goes
-    /// otherwise. A commit that is under way is not waited for, and the disk no longer than `patience`.
-    pub async fn leave_on_disk(&self, patience: Duration) -> Left {
-        self.inner.leave_on_disk(patience).await
+    /// otherwise. A commit that is under way is not waited for, and the disk no longer than `patience`. What `is_whole`, and was about to be
+    /// committed, the next mount may upload.
+    pub async fn leave_on_disk(&self, is_whole: bool, patience: Duration) -> Left {
+        self.inner.leave_on_disk(is_whole, patience).await
     }
 
     /// Whether its bytes stay on the disk when it is let go.

@@ -207,6 +207,12 @@ fn ended_in_the_middle() {
     let stage = Stage::new();
     let mut mount = stage.mount();
     let file = Stage::change(&mount);
+    // A commit that failed before is not taken for one of all that its writer wanted to write.
+    for kind in [Kind::Put, Kind::CreateUpload] {
+        stage.server.fault(Fault::new(Effect::Status(400)).kind(kind));
+    }
+    file.sync_all().expect_err("it is not in the store");
+    stage.server.clear_faults();
     mount.signal(Signal::TERM);
     let refused = || file.write_at(CHANGE, 0).is_err_and(|error| error.raw_os_error() == Some(libc::ESHUTDOWN));
     wait_until("nothing new is taken", refused);

@@ -24,13 +24,15 @@ pub enum Left {
 
 impl Inner {
     /// Leaves what is staged, or drops it for good; does not wait for a commit that is under way, and for the disk no longer than `patience`.
-    pub async fn leave_on_disk(self: &Arc<Self>, patience: Duration) -> Left {
+    /// What `is_whole` may be uploaded by whoever finds it, if a commit of it had begun.
+    pub async fn leave_on_disk(self: &Arc<Self>, is_whole: bool, patience: Duration) -> Left {
         let Some(file) = self.if_staged(|staged, _| staged.file.clone()).flatten() else { return Left::Nothing };
         let is_kept = self.shared.options.staging.dir.is_some();
         // At once: a description is there already, be it an older one.
         file.stay(is_kept);
         let (inner, staged) = (Arc::clone(self), Arc::clone(&file));
-        let described = blocking(move || if is_kept { inner.describe_left(&staged) } else { staged.undescribe().map(|()| false) });
+        let described =
+            blocking(move || if is_kept { inner.describe_left(&staged, is_whole) } else { staged.undescribe().map(|()| false) });
         match (tokio::time::timeout(patience, described).await, is_kept) {
             (_, false) => Left::Dropped,
             (Ok(Ok(false)), true) => Left::Nothing,
@@ -43,15 +45,15 @@ impl Inner {
     }
 
     /// Says what is in the file by now, also where no commit has. False: it has nothing that the store lacks.
-    fn describe_left(&self, file: &StagedFile) -> io::Result<bool> {
+    fn describe_left(&self, file: &StagedFile, is_whole: bool) -> io::Result<bool> {
         let _io = self.io.write();
         match file.described() {
             Described::Not => {
                 file.stay(false);
                 return Ok(false);
             }
-            Described::Open => file.describe(&self.entry(false), false)?,
-            Described::Sealed => {}
+            Described::Sealed if is_whole => {}
+            Described::Open | Described::Sealed => file.describe(&self.entry(false), false)?,
         }
         Ok(true)
     }
