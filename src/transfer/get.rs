@@ -114,7 +114,7 @@ pub async fn get(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path)
         fetched.as_mut().zip(sum).map_or(Ok(()), |(fetched, sum)| fetched.add(index, sum))
     };
     let fetching = fetch_all(how, meta, (&target.file, path), missing, range.start, polynomial, landed);
-    let ((), crc) = tokio::try_join!(fetching, sum.value(&*how.store, meta))?;
+    let ((), crc, ()) = tokio::try_join!(fetching, sum.value(&*how.store, meta), target.reserve())?;
     let sums: Vec<Part> = parts.iter().zip(sums).map(|(part, sum)| Part { crc64: sum, ..piece(part.end - part.start, 0) }).collect();
     if let Some(Err(error)) = crc.map(|crc| check(crc, &sums, &meta.key)) {
         // What is wrong is not to be gone on with.

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
@@ -13,10 +14,14 @@ use tempfile::{Builder, TempPath};
 
 use super::{Error, Result};
 
+/// Room that is had at once, and a step of the rest: file systems in memory clear it, and whoever writes waits meanwhile.
+const STEP: u64 = 32 << 20;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Target {
     pub file: Arc<File>,
+    len: u64,
     unfinished: Unfinished,
     path: PathBuf,
 }
@@ -29,7 +34,7 @@ enum Unfinished {
 }
 
 impl Target {
-    /// Room for `len` bytes. With a name the file is the same in the next run, with what is in it.
+    /// Of `len` bytes, for which there is room. With a name the file is the same in the next run, with what is in it.
     pub fn open(path: &Path, len: u64, name: Option<&str>) -> Result<Self> {
         // A link stays, and what it leads to is replaced.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -52,13 +57,29 @@ impl Target {
                 (file, Unfinished::Kept(kept))
             }
         };
-        reserve(&file, len).map_err(failed())?;
-        Ok(Self { file: Arc::new(file), unfinished, path })
+        make_long(&file, len).and_then(|()| reserve(&file, 0, len.min(STEP))).map_err(failed())?;
+        Ok(Self { file: Arc::new(file), len, unfinished, path })
+    }
+
+    /// Takes the room for all of it, beside those who write.
+    pub async fn reserve(&self) -> Result<()> {
+        if self.len <= STEP {
+            return Ok(());
+        }
+        let (file, len, wanted) = (Arc::clone(&self.file), self.len, Arc::new(AtomicBool::new(true)));
+        // Dropped, it is not wanted any more.
+        let _guard = Unwanted(Arc::clone(&wanted));
+        let steps = move || {
+            let mut starts = (STEP..len).step_by(STEP as usize);
+            starts.try_for_each(|at| if wanted.load(Ordering::Relaxed) { reserve(&file, at, STEP.min(len - at)) } else { Ok(()) })
+        };
+        let done = tokio::task::spawn_blocking(steps).await.expect("it does not panic, and nobody aborts it");
+        done.map_err(Error::local("write", &self.path))
     }
 
     /// Gives it its name, as old as the object. The directory of that name is told to `named`, to be [kept](keep_names).
     pub fn finish(self, modified: SystemTime, named: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-        let Self { file, unfinished, path } = self;
+        let Self { file, unfinished, path, .. } = self;
         let failed = || Error::local("write", &path);
         // File systems without times are still good for content.
         let _ = file.set_modified(modified);
@@ -88,18 +109,29 @@ pub(super) fn keep_names(directory: &Path) -> Result<()> {
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(Error::local("write to", directory))
 }
 
+struct Unwanted(Arc<AtomicBool>);
+
+impl Drop for Unwanted {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
 /// A full disk says so before the first byte is fetched, where the file system can tell.
-fn reserve(file: &File, len: u64) -> io::Result<()> {
+fn make_long(file: &File, len: u64) -> io::Result<()> {
     // Asked for more than there is, some file systems take all there is before they say no.
     let (free, has) = (fstatvfs(file)?, file.metadata()?.blocks() * 512);
     if (free.f_bavail * free.f_frsize).saturating_add(has) < len {
         return Err(rustix::io::Errno::NOSPC.into());
     }
-    file.set_len(len)?;
+    file.set_len(len)
+}
+
+fn reserve(file: &File, at: u64, len: u64) -> io::Result<()> {
     if len == 0 {
         return Ok(());
     }
-    match fallocate(file, FallocateFlags::empty(), 0, len) {
+    match fallocate(file, FallocateFlags::empty(), at, len) {
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
         other => other.map_err(io::Error::from),
     }
@@ -126,6 +158,21 @@ mod tests {
         target.finish(SystemTime::UNIX_EPOCH, keep_names).unwrap();
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"whole".to_vec(), 1));
         assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), SystemTime::UNIX_EPOCH);
+    }
+
+    #[tokio::test]
+    async fn room_is_taken_for_all_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for len in [STEP - 1, STEP, 3 * STEP + 5] {
+            let target = Target::open(&dir.path().join("file"), len, None).unwrap();
+            target.file.write_all_at(b"there", STEP / 2).unwrap();
+            target.reserve().await.unwrap();
+            let found = target.file.metadata().unwrap();
+            assert!(found.len() == len && found.blocks() * 512 >= len, "{found:?}");
+            let mut there = [0; 5];
+            target.file.read_exact_at(&mut there, STEP / 2).unwrap();
+            assert_eq!(&there, b"there");
+        }
     }
 
     #[test]
