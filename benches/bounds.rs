@@ -22,6 +22,7 @@ use fuser::{InitFlags, KernelConfig, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen
 use futures::{StreamExt, TryStreamExt, stream};
 use rustix::fs::OFlags;
 use windlass::store::{self, Condition, CredentialOptions, ETag, Headers, Key, ObjectStore, RangeRequest, RangeSink, StaticKeys};
+use windlass::sys::{Memory, Window};
 
 use support::sink::{self, SIZE};
 use support::{Mount, is_short};
@@ -30,7 +31,7 @@ const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 const MIB: usize = 1 << 20;
 const CHUNK: usize = 4 * MIB;
 const PART: usize = 8 * MIB;
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 4;
 
 /// Bytes per second, and processor seconds a GiB: of everybody together, and of the daemon.
 #[derive(Clone, Copy)]
@@ -127,15 +128,28 @@ async fn open(port: u16) -> Arc<impl ObjectStore> {
     store::open(&options, Arc::default()).await.expect("the options are right")
 }
 
+/// Memory as chunks and parts have it: on huge pages.
+fn memory(len: usize) -> Window<Memory> {
+    Window::new(Memory::map(len).expect("there is memory"), len)
+}
+
+struct Part(Window<Memory>);
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
 /// Memory that is used again and again, as that of a chunk is.
 struct Reused {
-    memory: Vec<u8>,
+    memory: Window<Memory>,
     filled: usize,
 }
 
 impl RangeSink for Reused {
     fn spare(&mut self) -> &mut [u8] {
-        &mut self.memory[self.filled..]
+        &mut self.memory.bytes_mut()[self.filled..]
     }
 
     fn advance(&mut self, n: usize) {
@@ -148,11 +162,11 @@ fn get(port: u16, bytes: usize) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
     runtime.block_on(async {
         let store = open(port).await;
-        let readers = (0..AT_ONCE / 4).map(|reader| {
+        let readers = (0..AT_ONCE).map(|reader| {
             let store = Arc::clone(&store);
             tokio::spawn(async move {
-                let mut sink = Reused { memory: vec![0; CHUNK], filled: 0 };
-                for chunk in (reader..bytes / CHUNK).step_by(AT_ONCE / 4) {
+                let mut sink = Reused { memory: memory(CHUNK), filled: 0 };
+                for chunk in (reader..bytes / CHUNK).step_by(AT_ONCE) {
                     sink.filled = 0;
                     let at = (chunk * CHUNK) as u64;
                     let request = RangeRequest { key: Key::from("object"), range: at..at + CHUNK as u64, etag: ETag::from(sink::ETAG) };
@@ -171,13 +185,20 @@ fn put(port: u16, bytes: usize) {
     runtime.block_on(async {
         let store = open(port).await;
         // Different memory for each part in flight, as a writer has it.
-        let parts: Vec<Bytes> = (0..AT_ONCE).map(|n| Bytes::from(vec![n as u8; PART])).collect();
-        let upload = store.create_upload(&Key::from("raw"), &Headers::default()).await.expect("the sink takes it");
-        let (store, upload, parts) = (&store, &upload, &parts);
-        let sent = stream::iter(0..bytes / PART)
-            .map(|n| async move { store.upload_part(upload, u32::try_from(n + 1).expect("few parts"), parts[n % AT_ONCE].clone()).await });
-        let sent: Vec<_> = sent.buffered(AT_ONCE).try_collect().await.expect("the sink takes it");
-        store.complete_upload(upload, &sent, &Condition::Any).await.expect("the sink takes it");
+        let filled = |n: usize| {
+            let mut memory = memory(PART);
+            memory.bytes_mut().fill(n as u8);
+            Bytes::from_owner(Part(memory))
+        };
+        let parts: Vec<Bytes> = (0..AT_ONCE).map(filled).collect();
+        let upload = Arc::new(store.create_upload(&Key::from("raw"), &Headers::default()).await.expect("the sink takes it"));
+        let send = |n: usize| {
+            let (store, upload, part) = (Arc::clone(&store), Arc::clone(&upload), parts[n % AT_ONCE].clone());
+            tokio::spawn(async move { store.upload_part(&upload, u32::try_from(n + 1).expect("few parts"), part).await })
+        };
+        let sent: Vec<_> = stream::iter(0..bytes / PART).map(send).buffered(AT_ONCE).try_collect().await.expect("none panics");
+        let sent: Vec<_> = sent.into_iter().collect::<Result<_, _>>().expect("the sink takes it");
+        store.complete_upload(&upload, &sent, &Condition::Any).await.expect("the sink takes it");
     });
 }
 
@@ -297,8 +318,10 @@ impl Filesystem for Null {
         reply.attr(&TTL, &Self::attributes(ino.0));
     }
 
-    fn open(&self, _request: &Request, _ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(1), fuser::FopenFlags::empty());
+    fn open(&self, _request: &Request, _ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        // Writes go past the kernel's pages, as those of windlass do.
+        let is_read = flags.acc_mode() == fuser::OpenAccMode::O_RDONLY;
+        reply.opened(FileHandle(1), if is_read { fuser::FopenFlags::empty() } else { fuser::FopenFlags::FOPEN_DIRECT_IO });
     }
 
     fn read(
