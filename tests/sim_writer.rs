@@ -102,7 +102,7 @@ async fn stream(content: &Content, seed: u64, range: std::ops::Range<u64>, block
     let mut at = range.start;
     while at < range.end {
         let data = bytes(seed, at, block.min((range.end - at) as usize));
-        match content.try_write(at, &data) {
+        match content.try_write(at, &data, || {}) {
             Some(result) => result.unwrap(),
             None => {
                 waited += 1;
@@ -494,7 +494,7 @@ async fn more_than_an_object_can_be_is_refused() {
     let content = sim.create("a");
     for at in [5 << 40, u64::MAX] {
         assert!(matches!(content.write(at, b"x").await, Err(WriteError::TooLarge)));
-        assert!(matches!(content.try_write(at, b"x"), Some(Err(WriteError::TooLarge))));
+        assert!(matches!(content.try_write(at, b"x", || {}), Some(Err(WriteError::TooLarge))));
         assert!(matches!(content.truncate(at + u64::from(at != u64::MAX)).await, Err(WriteError::TooLarge)));
         assert!(matches!(content.allocate(at, 1, Allocate::Extend).await, Err(WriteError::TooLarge)));
     }

@@ -136,8 +136,10 @@ async fn run(existing: Option<usize>, changes: Vec<Change>, largest_copy: u64, c
         match change {
             Change::Append(len) => {
                 let (at, data) = (content.size(), data(content.size(), len));
-                match content.try_write(at, &data) {
+                let mut told = false;
+                match content.try_write(at, &data, || told = true) {
                     Some(done) => done.unwrap(),
+                    None if told => panic!("who wrote was told that it is done"),
                     None => content.write(at, &data).await.unwrap(),
                 }
                 model.write(at, &data);

@@ -31,7 +31,7 @@ async fn anything(content: &Content, random: &mut StdRng) {
     match random.random_range(0..100) {
         0..50 => {
             let data = vec![random.random(); len];
-            match content.try_write(at, &data) {
+            match content.try_write(at, &data, || {}) {
                 Some(done) => done.unwrap(),
                 None => content.write(at, &data).await.unwrap(),
             }
@@ -83,7 +83,7 @@ async fn each_thread_finds_what_it_wrote_while_others_commit() {
                 // Stripes of 50 bytes, so that all of them are in all parts.
                 let at = (round * THREADS + thread) * 50;
                 let data = [(thread * 60 + round % 60) as u8; 50];
-                match content.try_write(at, &data) {
+                match content.try_write(at, &data, || {}) {
                     Some(done) => done.unwrap(),
                     None => content.write(at, &data).await.unwrap(),
                 }

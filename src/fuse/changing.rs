@@ -93,8 +93,10 @@ impl Bucket {
         // Uploads that this starts are tasks of the runtime.
         let _runtime = self.runtime.enter();
         let thread = asker.header.thread;
-        match edits.try_write(handle, offset, data, thread) {
-            Some(result) => answer(result, asker.reply()),
+        // Whoever writes goes on while the bytes are copied, and the next WRITE is received meanwhile.
+        match edits.try_write(handle, offset, data, thread, || answer(Ok(()), asker.reply())) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => answer(Err(error), asker.reply()),
             None => {
                 let (data, reply) = (data.to_vec(), self.patient(asker));
                 self.runtime.spawn(async move { answer(edits.write(handle, offset, &data, thread).await, reply) });

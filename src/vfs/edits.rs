@@ -90,8 +90,9 @@ impl Edits {
         Arc::new(Self { names, files, store, writer, open, writers, ending: AtomicBool::new(false), given_up })
     }
 
-    /// A write that is done at once. None: see [`write`](Self::write).
-    pub fn try_write(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32) -> Option<Result<()>> {
+    /// A write that is done at once. None: see [`write`](Self::write). Calls `sure` once it is certain to be done, which may be before the bytes are
+    /// copied: whoever asks for anything of the file after that waits for them.
+    pub fn try_write(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32, sure: impl FnOnce()) -> Option<Result<()>> {
         let edit = match self.handle(handle) {
             Ok(edit) => edit,
             Err(error) => return Some(Err(error)),
@@ -100,8 +101,10 @@ impl Edits {
             return Some(Err(error));
         }
         let draft = edit.draft()?;
-        let result = draft.content.try_write(offset, data)?;
         edit.wrote_by.store(thread, Ordering::Relaxed);
+        // Before who wrote is told, and once more for a commit that went on meanwhile.
+        self.on_write(&draft);
+        let result = draft.content.try_write(offset, data, sure)?;
         self.on_write(&draft);
         Some(result.map_err(Error::from))
     }

@@ -167,16 +167,18 @@ impl Content {
     }
 
     /// A write that needs nothing that has to be waited for: it is done, or was refused. None: use [`write`](Self::write). Starts
-    /// uploads as tasks of the current runtime.
-    pub fn try_write(&self, offset: u64, data: &[u8]) -> Option<Result<(), WriteError>> {
+    /// uploads as tasks of the current runtime. Calls `sure` once it is certain to be done, before the bytes are copied, so that who wrote need not
+    /// wait for that; reads, commits and questions do.
+    pub fn try_write(&self, offset: u64, data: &[u8], sure: impl FnOnce()) -> Option<Result<(), WriteError>> {
         let _gate = self.inner.gate.try_read().ok()?;
         if data.is_empty() {
+            sure();
             return Some(Ok(()));
         }
         if let Err(error) = self.inner.end_of(offset, data.len() as u64) {
             return Some(Err(error));
         }
-        match self.inner.write_now(offset, data, &mut None) {
+        match self.inner.write_now(offset, data, &mut None, sure) {
             Ok(Step::Done) => Some(Ok(())),
             Ok(_) => None,
             Err(error) => Some(Err(error)),

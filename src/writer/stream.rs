@@ -99,8 +99,16 @@ impl Stream {
         self.sizes.range(0).end
     }
 
-    /// Copies `data` to `offset`. `room` is a buffer that an earlier call asked for.
-    pub fn write(&mut self, offset: u64, data: &[u8], share: &Arc<Share>, limits: &Limits, room: &mut Option<Buffer>) -> Step {
+    /// Copies `data` to `offset`. `room` is a buffer that an earlier call asked for. Calls `sure` when nothing can keep the write from being done
+    /// any more, before it copies.
+    pub fn write(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        (share, limits): (&Arc<Share>, &Limits),
+        room: &mut Option<Buffer>,
+        sure: impl FnOnce(),
+    ) -> Step {
         let range = offset..offset + data.len() as u64;
         if self.saved && !self.reopen_saved(share) {
             return Step::Stage;
@@ -115,6 +123,7 @@ impl Stream {
                 other => return other,
             }
         }
+        sure();
         for (index, inside) in self.touched(&range) {
             let from = (self.sizes.range(index).start + inside.start as u64 - offset) as usize;
             let len = inside.len();

@@ -10,8 +10,15 @@ use super::stream::{Outcome, Step};
 use super::upload::{Running, Uploading};
 
 impl Inner {
-    /// One attempt to write.
-    pub fn write_now(self: &Arc<Self>, offset: u64, data: &[u8], room: &mut Option<Buffer>) -> Result<Step, WriteError> {
+    /// One attempt to write. Calls `sure` when it is certain to be done, before the bytes are copied: whoever asks for anything of this content from
+    /// then on waits until they are.
+    pub fn write_now(
+        self: &Arc<Self>,
+        offset: u64,
+        data: &[u8],
+        room: &mut Option<Buffer>,
+        sure: impl FnOnce(),
+    ) -> Result<Step, WriteError> {
         let mut leaving = Vec::new();
         let state = &mut *self.state.lock();
         if let Some(error) = &state.broken {
@@ -27,7 +34,7 @@ impl Inner {
         if state.discarded && end > stream.first_part() {
             return Ok(Step::Stage);
         }
-        let step = stream.write(offset, data, &self.shared.share, &self.shared.options.limits, room);
+        let step = stream.write(offset, data, (&self.shared.share, &self.shared.options.limits), room, sure);
         match step {
             Step::Done => {
                 state.size = state.size.max(end);
@@ -56,7 +63,7 @@ impl Inner {
             let mut room: Option<Buffer> = granted.take();
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            match self.write_now(offset, data, &mut room)? {
+            match self.write_now(offset, data, &mut room, || {})? {
                 Step::Done => return Ok(()),
                 Step::Wait => changed.await,
                 Step::Room(len) => {

@@ -144,7 +144,9 @@ impl World for VfsWorld {
         }
         let (id, _) = self.handle(handle);
         let _entered = self.runtime.enter();
-        if let Some(result) = self.edits.try_write(id, offset, data, ME.thread) {
+        let mut told = false;
+        if let Some(result) = self.edits.try_write(id, offset, data, ME.thread, || told = true) {
+            assert_eq!(told, result.is_ok(), "who wrote is told once that it is done, and of nothing else");
             return answer(result);
         }
         drop(_entered);
