@@ -175,8 +175,9 @@ impl Values {
     fn take_environment(&mut self, environment: &[(String, String)]) -> Result<(), Error> {
         for (name, text) in environment {
             let Some(word) = name.strip_prefix("WINDLASS_") else { continue };
-            let injected =
-                word.starts_with("SERVICE_") || word.starts_with("PORT") || matches!(word, "CONFIG" | "DAEMON_PARENT" | "HANDOVER");
+            let injected = word.starts_with("SERVICE_")
+                || word.starts_with("PORT")
+                || matches!(word, "CONFIG" | "DAEMON_PARENT" | "HANDOVER" | "SUPERVISOR");
             if injected || text.is_empty() {
                 continue;
             }

@@ -576,4 +576,13 @@ mod tests {
         assert_eq!(settings.logging, logging::Options::default());
         assert_eq!(settings.notes, Vec::<String>::new());
     }
+
+    #[test]
+    fn a_variable_that_nobody_knows_is_named_and_those_of_clusters_and_of_our_own_processes_are_not() {
+        let names = ["SERVICE_HOST", "PORT_80_TCP", "SUPERVISOR", "HANDOVER", "DAEMON_PARENT", "CHUNK_SISE"];
+        let environment = names.map(|name| (format!("WINDLASS_{name}"), "1".to_owned()));
+        let input = Input { places: vec!["s3://data".into(), "/mnt".into()], environment: environment.into(), ..Input::default() };
+        let notes = Settings::gather(&input).unwrap().notes;
+        assert_eq!(notes, ["environment variable WINDLASS_CHUNK_SISE names no option and is ignored; did you mean WINDLASS_CHUNK_SIZE?"]);
+    }
 }
