@@ -41,6 +41,9 @@ struct Figure {
     daemon: f64,
 }
 
+/// How requests alone, FUSE alone and a mount are measured.
+type Ways<'a> = [&'a dyn Fn() -> Figure; 3];
+
 fn main() {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
         println!("bounds: not run, /dev/fuse: {error}");
@@ -55,7 +58,7 @@ fn main() {
     let mount = Mount::start(port, &[]);
     let null = Null::mount();
     let daemon = Some(mount.pid());
-    let ways: [(&str, [&dyn Fn() -> Figure; 3]); 3] = [
+    let ways: [(&str, Ways<'_>); 3] = [
         (
             "reading, O_DIRECT",
             [

@@ -259,6 +259,7 @@ mod tests {
         let mut keeper = Keeper::new(Vec::new(), Message::default());
         assert_eq!(daemon(&mut keeper, |_, _, link| (&mut link.stream()).write_all(b"{\"ready\": t").unwrap()), []);
     }
+
     #[test]
     fn a_daemon_comes_back_to_a_keeper_that_did_not_begin_anew_only_where_the_mount_is_shown_to_be_the_same() {
         // Stands in for the kernel, which may not tell.

@@ -212,6 +212,7 @@ mod tests {
         drop(keeper);
         assert!(line.ready().is_err());
     }
+
     /// Stands in for the device, and for what is kept.
     fn file() -> std::os::fd::OwnedFd {
         tempfile::tempfile().unwrap().into()

@@ -68,8 +68,22 @@ impl StreamTable {
         let id = self.uses;
         let sequential = range.start == 0;
         self.streams.push(Stream { id, origin: range.start, tail: range.end, sequential, ahead: Vec::new(), last_use: self.uses });
-        let pattern = if sequential { Pattern::Sequential { stream: id, moved: range.end } } else { Pattern::Isolated };
+        let pattern = if sequential { Pattern::Sequential { stream: id, moved: range.end + self.join(id) } } else { Pattern::Isolated };
         Observed { pattern, ended }
+    }
+
+    /// Makes reads that came before the stream reached them a part of it: the kernel cuts what a program reads at once, and several threads take the
+    /// pieces. Returns by how much its tail moved.
+    fn join(&mut self, id: StreamId) -> u64 {
+        let at = |streams: &[Stream]| streams.iter().position(|stream| stream.id == id).expect("it was just read");
+        let before = self.streams[at(&self.streams)].tail;
+        let mut tail = before;
+        while let Some(index) = self.streams.iter().position(|other| !other.sequential && other.id != id && other.origin == tail) {
+            tail = self.streams.swap_remove(index).tail;
+        }
+        let index = at(&self.streams);
+        self.streams[index].tail = tail;
+        tail - before
     }
 
     /// Where the stream `id` will come to bytes that another one has read: what lies there was fetched once and may
@@ -120,6 +134,7 @@ impl StreamTable {
             stream.sequential = true;
             let moved = range.end - stream.tail;
             stream.tail = range.end;
+            let moved = moved + self.join(id);
             return Observed { pattern: Pattern::Sequential { stream: id, moved }, ended: None };
         }
         if range.start > stream.tail {
@@ -138,7 +153,9 @@ impl StreamTable {
             stream.tail = range.end;
             absorb(&mut stream.ahead, &mut stream.tail);
         }
-        Observed { pattern: Pattern::Sequential { stream: id, moved: stream.tail - before }, ended: None }
+        let moved = stream.tail - before;
+        let moved = if moved > 0 { moved + self.join(id) } else { 0 };
+        Observed { pattern: Pattern::Sequential { stream: id, moved }, ended: None }
     }
 
     /// Random reads leave a trail of isolated entries; as long as these fill half of the table they go first, so
@@ -214,6 +231,24 @@ mod tests {
         assert_eq!(read(&mut table, 2 * MIB, MIB), Pattern::Sequential { stream: id, moved: 0 });
         assert_eq!(read(&mut table, MIB, MIB), Pattern::Sequential { stream: id, moved: 2 * MIB });
         assert_eq!(read(&mut table, MIB, MIB), Pattern::Sequential { stream: id, moved: 0 });
+    }
+
+    #[test]
+    fn the_end_of_a_read_that_was_cut_may_come_before_its_beginning() {
+        let mut table = StreamTable::default();
+        let cut = MIB - 4 * KIB;
+        assert_eq!(read(&mut table, cut, 4 * KIB), Pattern::Isolated);
+        let id = stream_of(read(&mut table, 0, cut));
+        for step in 1..4 {
+            assert_eq!(read(&mut table, step * MIB, cut), Pattern::Sequential { stream: id, moved: cut });
+            assert_eq!(read(&mut table, step * MIB + cut, 4 * KIB), Pattern::Sequential { stream: id, moved: 4 * KIB });
+        }
+        assert_eq!(table.streams.len(), 1);
+        // The same for one that begins in the middle.
+        assert_eq!(read(&mut table, 101 * MIB, MIB), Pattern::Isolated);
+        assert_eq!(read(&mut table, 99 * MIB, MIB), Pattern::Isolated);
+        assert!(matches!(read(&mut table, 100 * MIB, MIB), Pattern::Sequential { moved, .. } if moved == 2 * MIB));
+        assert_eq!(table.streams.len(), 2);
     }
 
     #[test]
