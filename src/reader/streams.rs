@@ -68,22 +68,24 @@ impl StreamTable {
         let id = self.uses;
         let sequential = range.start == 0;
         self.streams.push(Stream { id, origin: range.start, tail: range.end, sequential, ahead: Vec::new(), last_use: self.uses });
-        let pattern = if sequential { Pattern::Sequential { stream: id, moved: range.end + self.join(id) } } else { Pattern::Isolated };
+        let pattern =
+            if sequential { Pattern::Sequential { stream: id, moved: range.end + self.join(id, range.end) } } else { Pattern::Isolated };
         Observed { pattern, ended }
     }
 
     /// Makes reads that came before the stream reached them a part of it: the kernel cuts what a program reads at once, and several threads take the
-    /// pieces. Returns by how much its tail moved.
-    fn join(&mut self, id: StreamId) -> u64 {
-        let at = |streams: &[Stream]| streams.iter().position(|stream| stream.id == id).expect("it was just read");
-        let before = self.streams[at(&self.streams)].tail;
-        let mut tail = before;
-        while let Some(index) = self.streams.iter().position(|other| !other.sequential && other.id != id && other.origin == tail) {
-            tail = self.streams.swap_remove(index).tail;
+    /// pieces. Returns by how much this moves its `tail`.
+    fn join(&mut self, id: StreamId, tail: u64) -> u64 {
+        let mut end = tail;
+        while let Some(index) = self.streams.iter().position(|other| !other.sequential && other.origin == end) {
+            end = self.streams.swap_remove(index).tail;
         }
-        let index = at(&self.streams);
-        self.streams[index].tail = tail;
-        tail - before
+        if end > tail
+            && let Some(stream) = self.streams.iter_mut().find(|stream| stream.id == id)
+        {
+            stream.tail = end;
+        }
+        end - tail
     }
 
     /// Where the stream `id` will come to bytes that another one has read: what lies there was fetched once and may
@@ -134,7 +136,7 @@ impl StreamTable {
             stream.sequential = true;
             let moved = range.end - stream.tail;
             stream.tail = range.end;
-            let moved = moved + self.join(id);
+            let moved = moved + self.join(id, range.end);
             return Observed { pattern: Pattern::Sequential { stream: id, moved }, ended: None };
         }
         if range.start > stream.tail {
@@ -153,8 +155,9 @@ impl StreamTable {
             stream.tail = range.end;
             absorb(&mut stream.ahead, &mut stream.tail);
         }
-        let moved = stream.tail - before;
-        let moved = if moved > 0 { moved + self.join(id) } else { 0 };
+        let tail = stream.tail;
+        let joined = if tail > before { self.join(id, tail) } else { 0 };
+        let moved = tail - before + joined;
         Observed { pattern: Pattern::Sequential { stream: id, moved }, ended: None }
     }
 
