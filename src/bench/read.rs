@@ -14,8 +14,8 @@ use tokio::time::Instant;
 use super::away::{PIECE_BYTES, Piece};
 use super::rate::{Rate, Speed};
 use crate::budget::{self, Budget};
-use crate::store::{Crc64, ETag, ObjectMeta, ObjectStore, Part, RangeRequest};
-use crate::transfer::{Result, check};
+use crate::store::{Crc64, ObjectMeta, ObjectStore, Part, RangeRequest};
+use crate::transfer::{self, Result, check};
 use crate::units::ByteSize;
 
 /// Below that a system call moves too little.
@@ -179,7 +179,7 @@ async fn work(job: Arc<Job>, mut piece: Piece) -> Result<Vec<(u64, Part)>> {
             job.rate.lock().on_bytes(Instant::now(), bytes.len() as u64);
         };
         job.store.get_range(&request, &mut piece.away(size, on_bytes)).await?;
-        sums.extend(sum.map(|sum| (start, Part { number: 0, etag: ETag::from(""), size, crc64: Some(sum.value()) })));
+        sums.extend(sum.map(|sum| (start, transfer::piece(size, sum.value()))));
     }
     Ok(sums)
 }

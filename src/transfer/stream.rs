@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::bandwidth::{self, Bandwidth};
+use super::landing::piece;
 use super::{Error, Result};
 use crate::budget::{Budget, Lease};
 use crate::store::{Crc64, Details, Key, ObjectStore, Part, RangeRequest, RangeSink};
@@ -55,7 +56,7 @@ pub async fn stream(
         let bytes = filled.bytes();
         if let Some(crc) = crc {
             let sum = tokio::task::block_in_place(|| crc.polynomial.of(bytes));
-            parts.push(Part { number: 0, etag: details.meta.etag.clone(), size: bytes.len() as u64, crc64: Some(sum) });
+            parts.push(piece(bytes.len() as u64, sum));
         }
         // Whoever takes them may block for as long as a pipe is full.
         if !tokio::task::block_in_place(|| take(bytes))? {
