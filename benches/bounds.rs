@@ -85,17 +85,13 @@ fn main() {
         ),
     ];
     for (name, parts) in ways {
-        let mut rounds: Vec<[Figure; 3]> = (0..rounds).map(|_| parts.map(|part| part())).collect();
-        report(name, &mut rounds);
+        let rounds: Vec<[Figure; 3]> = (0..rounds).map(|_| parts.map(|part| part())).collect();
+        report(name, &rounds);
     }
 }
 
-fn report(name: &str, rounds: &mut [[Figure; 3]]) {
-    let median = |part: usize, of: fn(&Figure) -> f64| {
-        let mut all: Vec<f64> = rounds.iter().map(|round| of(&round[part])).collect();
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
-    };
+fn report(name: &str, rounds: &[[Figure; 3]]) {
+    let median = |part: usize, of: fn(&Figure) -> f64| support::median(rounds.iter().map(|round| of(&round[part])));
     let [alone, fuse, mounted] =
         [0, 1, 2].map(|part| Figure { rate: median(part, |f| f.rate), cpu: median(part, |f| f.cpu), daemon: median(part, |f| f.daemon) });
     println!("{name}:");
@@ -172,7 +168,7 @@ fn get(port: u16, bytes: usize) {
                 for chunk in (reader..bytes / CHUNK).step_by(AT_ONCE) {
                     sink.filled = 0;
                     let at = (chunk * CHUNK) as u64;
-                    let request = RangeRequest { key: Key::from("object"), range: at..at + CHUNK as u64, etag: ETag::from(sink::ETAG) };
+                    let request = RangeRequest { key: Key::from("object"), range: at..at + CHUNK as u64, etag: ETag::from(support::ETAG) };
                     store.get_range(&request, &mut sink).await.expect("the store fails nothing");
                     assert_eq!(sink.filled, CHUNK);
                 }

@@ -26,7 +26,7 @@ use windlass::store::memory::{Memory, Plan};
 use windlass::units::ByteSize;
 use windlass::vfs::{self, Files, Inode, Names, Told};
 
-use support::{Mount, is_short, serve};
+use support::{DATE, ETAG, Mount, is_short, median, range_of, serve};
 
 const SMALL: u64 = 4 << 10;
 const IN_A_DIRECTORY: u64 = 1000;
@@ -89,12 +89,6 @@ fn main() {
         let ratio = median(rows.iter().map(|row| of(row.1) / of(row.0)));
         println!("{what}: {:.3} ms of CPU, with the record {:.3}, {ratio:.3} times as much (medians)", without * 1e3, with * 1e3);
     }
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }
 
 /// The names and handles of files that are known, on this thread: what there is between the kernel and the reader.
@@ -188,9 +182,6 @@ fn cpu(pid: u32) -> f64 {
     threads.filter_map(of_thread).sum::<f64>() / 1e9
 }
 
-const ETAG: &str = "\"0123456789abcdef0123456789abcdef\"";
-const DATE: &str = "Sat, 01 Aug 2026 00:00:00 GMT";
-
 fn answer(request: &Request<Incoming>, work: Work, pattern: &Bytes) -> Response<Full<Bytes>> {
     let key = request.uri().path().trim_start_matches("/bench").trim_start_matches('/').to_owned();
     let size = if key == "large" { work.bytes } else { SMALL };
@@ -199,7 +190,7 @@ fn answer(request: &Request<Incoming>, work: Work, pattern: &Bytes) -> Response<
         Method::GET if key.is_empty() => Response::builder().body(Full::from(listing(request.uri().query().unwrap_or_default(), work))),
         Method::HEAD => begin.header("content-length", size).body(Full::default()),
         Method::GET => {
-            let range = request.headers().get("range").and_then(|range| range.to_str().ok()).and_then(parse).unwrap_or((0, size - 1));
+            let range = range_of(request).unwrap_or((0, size - 1));
             let (first, last) = (range.0, range.1.min(size - 1));
             let from = (first % PATTERN as u64) as usize;
             let body = pattern.slice(from..from + (last - first + 1) as usize);
@@ -234,9 +225,4 @@ fn listing(query: &str, work: Work) -> String {
         if entries.len() > most { "true</IsTruncated><NextContinuationToken>t</NextContinuationToken>" } else { "false</IsTruncated>" };
     entries.truncate(most);
     format!("<ListBucketResult><IsTruncated>{end}{}</ListBucketResult>", entries.concat())
-}
-
-fn parse(range: &str) -> Option<(u64, u64)> {
-    let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
-    Some((first.parse().ok()?, last.parse().ok()?))
 }

@@ -21,7 +21,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode};
 
-use support::{Mount, is_short, serve};
+use support::{DATE, ETAG, Mount, is_short, median, range_of, serve};
 
 const READ: usize = 1 << 20;
 /// The object is made of this over and over.
@@ -64,17 +64,12 @@ fn measure(size: u64) -> [f64; WAYS.len()] {
             rates.push(rate);
         }
     }
-    let medians = table.map(|mut rates| median(&mut rates));
+    let medians = table.map(median);
     println!("{:.1} GiB, {rounds} rounds, medians:", gib(size));
     for (way, rate) in WAYS.iter().zip(medians) {
         println!("{way:<44} {:>7.0} MB/s {:>8.2} s  {:.2} of direct", rate / 1e6, size as f64 / rate, rate / medians[0]);
     }
     medians
-}
-
-fn median(rates: &mut [f64]) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
 }
 
 const WAYS: [&str; 7] = [
@@ -121,7 +116,7 @@ fn round(store: &Store, size: u64) -> [f64; 7] {
         by_kernel.push(read(&object, size));
         file.push(read(&data, size));
     }
-    let (by_kernel, file) = (median(&mut by_kernel), median(&mut file));
+    let (by_kernel, file) = (median(by_kernel), median(file));
     [direct, first_cached, next_cached, first_hybrid, next_hybrid, by_kernel, file]
 }
 
@@ -193,16 +188,13 @@ impl Store {
     }
 }
 
-const ETAG: &str = "\"0123456789abcdef0123456789abcdef\"";
-const DATE: &str = "Sat, 01 Aug 2026 00:00:00 GMT";
-
 fn answer(request: &Request<Incoming>, size: u64, pattern: &Bytes, sent: &AtomicU64) -> Response<Full<Bytes>> {
     let is_object = request.uri().path() == "/bench/object";
     let begin = Response::builder().header("etag", ETAG).header("last-modified", DATE);
     let made = match *request.method() {
         Method::HEAD if is_object => begin.header("content-length", size).body(Full::default()),
         Method::GET if is_object => {
-            let range = request.headers().get("range").and_then(|range| range.to_str().ok()).and_then(parse).unwrap_or((0, size - 1));
+            let range = range_of(request).unwrap_or((0, size - 1));
             let from = (range.0 % PATTERN as u64) as usize;
             let len = (range.1 - range.0 + 1) as usize;
             // Chunks are aligned and the pattern is longer than any.
@@ -218,11 +210,6 @@ fn answer(request: &Request<Incoming>, size: u64, pattern: &Bytes, sent: &Atomic
         _ => Response::builder().status(StatusCode::NOT_FOUND).body(Full::default()),
     };
     made.expect("its parts are valid")
-}
-
-fn parse(range: &str) -> Option<(u64, u64)> {
-    let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
-    Some((first.parse().ok()?, last.parse().ok()?))
 }
 
 /// Reads until the daemon has nothing to do with it.

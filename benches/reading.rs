@@ -78,7 +78,7 @@ fn range_client(criterion: &mut Criterion) {
         measure(criterion, name, 4 * len, || {
             let gets = sinks.iter_mut().map(|sink| {
                 sink.filled = 0;
-                let request = RangeRequest { key: Key::from("k"), range: 0..len, etag: ETag::from(sink::ETAG) };
+                let request = RangeRequest { key: Key::from("k"), range: 0..len, etag: ETag::from(support::ETAG) };
                 let store = &store;
                 async move { store.get_range(&request, sink).await }
             });

@@ -22,6 +22,23 @@ pub fn is_short() -> bool {
     !std::env::args().any(|arg| arg == "--bench")
 }
 
+/// Of every object that a bench's store has.
+pub const ETAG: &str = "\"0123456789abcdef0123456789abcdef\"";
+pub const DATE: &str = "Sat, 01 Aug 2026 00:00:00 GMT";
+
+/// First and last byte that are asked for.
+pub fn range_of(request: &Request<Incoming>) -> Option<(u64, u64)> {
+    let (first, last) = request.headers().get("range")?.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
+    Some((first.parse().ok()?, last.parse().ok()?))
+}
+
+/// That of at least one value.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
 /// Has `answer` serve requests to the returned port, on a thread that ends with the process.
 pub fn serve<F, B>(answer: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static) -> u16
 where

@@ -5,9 +5,10 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread;
 
+use super::ETAG;
+
 /// Size of `object`.
 pub const SIZE: u64 = 1 << 30;
-pub const ETAG: &str = "\"0123456789abcdef0123456789abcdef\"";
 
 /// Longest range that is asked for.
 const LONGEST: usize = 32 << 20;
