@@ -327,14 +327,20 @@ mod tests {
         );
     }
 
-    #[tokio::test]
-    async fn a_driver_that_began_anew_is_left_to_the_daemon_that_runs() {
+    /// With a daemon that stays.
+    fn pod_with_a_volume() -> (tempfile::TempDir, PathBuf, UnixListener, Options) {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("pod/data");
         fs::create_dir_all(&volume).unwrap();
         fs::write(volume.join("stays"), "").unwrap();
-        let _socket = UnixListener::bind(volume.join("mount.sock")).unwrap();
+        let socket = UnixListener::bind(volume.join("mount.sock")).unwrap();
         let options = Options { directory: dir.path().join("pod"), program: stand_in(dir.path()), words: Vec::new() };
+        (dir, volume, socket, options)
+    }
+
+    #[tokio::test]
+    async fn a_driver_that_began_anew_is_left_to_the_daemon_that_runs() {
+        let (_dir, volume, _socket, options) = pod_with_a_volume();
         let mut daemons = Daemons::new(options);
         daemons.look();
         let first: Vec<_> = daemons.pids.values().copied().collect();
@@ -351,12 +357,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_worst_of_the_daemons_is_what_it_ends_with() {
-        let dir = tempfile::tempdir().unwrap();
-        let volume = dir.path().join("pod/data");
-        fs::create_dir_all(&volume).unwrap();
-        fs::write(volume.join("stays"), "").unwrap();
-        let _socket = UnixListener::bind(volume.join("mount.sock")).unwrap();
-        let options = Options { directory: dir.path().join("pod"), program: stand_in(dir.path()), words: Vec::new() };
+        let (_dir, volume, _socket, options) = pod_with_a_volume();
         let mut times = 0;
         let end = async || {
             times += 1;
