@@ -23,15 +23,20 @@ const DISK: Duration = Duration::from_secs(1);
 const BLANK: Duration = Duration::from_secs(2);
 
 impl Edits {
-    /// Puts the content of `draft` into the store, if it is not there already.
+    /// Puts the content of `draft` into the store, if it is not there already, for somebody who is told how that went.
     ///
     /// # Errors
     /// Why it is not there now. The store still has the version from before.
     pub(super) async fn commit(&self, draft: &Draft) -> Result<()> {
         let _turn = draft.turn.lock().await;
-        self.commit_in_turn(draft).await
+        let result = self.commit_in_turn(draft).await;
+        if result.is_err() {
+            draft.on_told();
+        }
+        result
     }
 
+    /// As [`Self::commit`], for who has the turn and tells nobody.
     pub(super) async fn commit_in_turn(&self, draft: &Draft) -> Result<()> {
         if draft.is_unlinked() || !draft.content.is_dirty() {
             return Ok(());
@@ -94,7 +99,7 @@ impl Edits {
         }
         if draft.content.is_dirty() {
             if self.is_ending() && !draft.is_unlinked() {
-                let lost = Lost::of(draft, !draft.is_cut(), DISK).await;
+                let lost = Lost::of(draft, draft.is_whole(), DISK).await;
                 self.given_up.lock().push(lost);
             }
             if !draft.content.stays() {

@@ -56,8 +56,10 @@ struct State {
     idle_close: bool,
     /// A descriptor was closed since it was written to: its handle may be about to go.
     closed: bool,
-    /// The last commit failed, and somebody was told.
+    /// The last commit failed.
     failed: bool,
+    /// Somebody was told so.
+    told: bool,
     /// Something of it is not in the bucket.
     dirty: bool,
     /// Something of it was refused because the mount is about to end: what there is was not meant to be all.
@@ -92,6 +94,7 @@ impl Draft {
             idle_close: false,
             closed: false,
             failed: false,
+            told: false,
             dirty: false,
             cut: false,
             modified,
@@ -210,6 +213,7 @@ impl Draft {
         state.replaces = false;
         state.exclusive = false;
         state.failed = false;
+        state.told = false;
         state.dirty = false;
         state.modified = meta.modified;
     }
@@ -221,6 +225,11 @@ impl Draft {
 
     pub fn has_failed(&self) -> bool {
         self.state.lock().failed
+    }
+
+    /// Who asked for a commit was told that there is none.
+    pub fn on_told(&self) {
+        self.state.lock().told = true;
     }
 
     /// A write begins that may wait.
@@ -242,6 +251,13 @@ impl Draft {
 
     pub fn is_cut(&self) -> bool {
         self.state.lock().cut
+    }
+
+    /// Whether it may be stored behind the back of whoever wrote it: nothing of it was refused, and nobody was told that it is not stored,
+    /// who may have written it elsewhere by now.
+    pub fn is_whole(&self) -> bool {
+        let state = self.state.lock();
+        !state.cut && !state.told
     }
 
     fn on_rename(&self, key: Key, committed: Option<ObjectMeta>) {

@@ -30,7 +30,7 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// `is_whole`: no write of it was refused before it was committed.
+    /// `is_whole`: whoever finds it may store it.
     pub(super) async fn of(draft: &Draft, is_whole: bool, patience: Duration) -> Self {
         Self { key: draft.key(), left: draft.content.leave_on_disk(is_whole, patience).await }
     }
@@ -47,7 +47,7 @@ impl Edits {
         let unstored: Vec<_> = left.iter().filter(|draft| is_unstored(draft)).collect();
         let rest = time.saturating_sub(began.elapsed()).max(TAKING_BACK);
         let named =
-            futures::future::join_all(unstored.iter().map(|draft| Lost::of(draft, !draft.is_cut() || is_committed_now(draft), rest / 2)))
+            futures::future::join_all(unstored.iter().map(|draft| Lost::of(draft, draft.is_whole() || is_committed_now(draft), rest / 2)))
                 .await;
         let discard = async {
             // A commit of what stays may still come to its end.
@@ -94,10 +94,11 @@ impl Edits {
         while !draft.is_quiet(quiet) {
             tokio::time::sleep(LOOK).await;
         }
+        let _turn = draft.turn.lock().await;
         if draft.is_cut() {
             return;
         }
-        if let Err(error) = self.commit(&draft).await {
+        if let Err(error) = self.commit_in_turn(&draft).await {
             let cause = std::error::Error::source(&error).map(ToString::to_string);
             tracing::warn!(key = %draft.key(), %error, cause, "a file that is open could not be stored");
             draft.on_failure();

@@ -23,6 +23,7 @@ pub fn trials() -> Vec<Trial> {
         trial("killed_in_fsync_the_next_mount_leaves_a_newer_object_alone_and_says_so", killed_and_overtaken),
         trial("told_to_end_before_a_store_that_does_not_answer_the_next_mount_finishes_it", ended_without_a_store),
         trial("told_to_end_in_the_middle_of_a_file_its_bytes_are_kept_and_named", ended_in_the_middle),
+        trial("told_to_end_after_an_fsync_that_failed_its_bytes_are_kept_and_named", ended_after_a_failure),
         trial("told_to_end_without_a_spill_dir_what_is_staged_is_dropped_and_that_is_said", ended_without_a_spill_dir),
         trial_unless(|| SmallDisk::new().err(), "a_full_disk_is_an_error_of_who_stages_there_and_of_nobody_else", full_disk),
     ]
@@ -90,6 +91,20 @@ impl Stage {
             fsync.join().expect("it returns").expect_err("it is not in the store");
         });
         self.server.clear_faults();
+        assert_eq!(self.server.object("dir/file").expect("it is there"), self.old);
+    }
+
+    /// `mount`, which was told to end, keeps the change and says so; no mount after it uploads that.
+    fn is_left_to_a_person(&self, mut mount: Mount) {
+        assert_eq!(mount.wait().code(), Some(5), "{}", mount.log());
+        let data = self.staged().into_iter().find(|path| path.extension().is_some_and(|end| end == "data")).expect("it is kept");
+        assert!(mount.log().contains(&format!("kept={}", data.display())), "{}", mount.log());
+        drop(mount);
+        let mount = self.mount();
+        mount.wait_for_log(|log| log.contains("dir/file") && log.contains("not closed") && log.contains("its bytes are kept"));
+        let mut kept = vec![0; CHANGE.len()];
+        File::open(data).and_then(|file| file.read_exact_at(&mut kept, AT as u64)).expect("it can be read");
+        assert_eq!(kept, CHANGE);
         assert_eq!(self.server.object("dir/file").expect("it is there"), self.old);
     }
 }
@@ -205,27 +220,25 @@ fn ended_without_a_store() {
 
 fn ended_in_the_middle() {
     let stage = Stage::new();
-    let mut mount = stage.mount();
+    let mount = stage.mount();
     let file = Stage::change(&mount);
-    // A commit that failed before is not taken for one of all that its writer wanted to write.
+    mount.signal(Signal::TERM);
+    let refused = || file.write_at(CHANGE, 0).is_err_and(|error| error.raw_os_error() == Some(libc::ESHUTDOWN));
+    wait_until("nothing new is taken", refused);
+    stage.is_left_to_a_person(mount);
+}
+
+fn ended_after_a_failure() {
+    let stage = Stage::new();
+    let mount = stage.mount();
+    let file = Stage::change(&mount);
     for kind in [Kind::Put, Kind::CreateUpload] {
         stage.server.fault(Fault::new(Effect::Status(400)).kind(kind));
     }
     file.sync_all().expect_err("it is not in the store");
     stage.server.clear_faults();
     mount.signal(Signal::TERM);
-    let refused = || file.write_at(CHANGE, 0).is_err_and(|error| error.raw_os_error() == Some(libc::ESHUTDOWN));
-    wait_until("nothing new is taken", refused);
-    assert_eq!(mount.wait().code(), Some(5), "{}", mount.log());
-    let data = stage.staged().into_iter().find(|path| path.extension().is_some_and(|end| end == "data")).expect("it is kept");
-    assert!(mount.log().contains(&format!("kept={}", data.display())), "{}", mount.log());
-    drop((file, mount));
-    let mount = stage.mount();
-    mount.wait_for_log(|log| log.contains("dir/file") && log.contains("not closed") && log.contains("its bytes are kept"));
-    let mut kept = vec![0; CHANGE.len()];
-    File::open(data).and_then(|file| file.read_exact_at(&mut kept, AT as u64)).expect("it can be read");
-    assert_eq!(kept, CHANGE);
-    assert_eq!(stage.server.object("dir/file").expect("it is there"), stage.old);
+    stage.is_left_to_a_person(mount);
 }
 
 fn ended_without_a_spill_dir() {
