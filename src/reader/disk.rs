@@ -15,7 +15,7 @@ use super::ReadMode;
 use super::extent::{Extent, Filling, Keeper};
 use super::plan;
 use crate::metrics::Metrics;
-use crate::spill::{Added, PIECE_BYTES, Spill, SpillObject, Way, Whole};
+use crate::spill::{Added, PIECE_BYTES, Spill, SpillObject, Summing, Way, Whole};
 use crate::store::ObjectMeta;
 
 /// Bytes that wait to be written are counted in these.
@@ -94,6 +94,13 @@ pub(super) struct OnDisk {
     looking: Mutex<()>,
 }
 
+/// A part of an extent on its way to the disk.
+struct Kept {
+    keeper: Keeper,
+    range: Range<u64>,
+    sums: Option<Summing>,
+}
+
 /// Whether bytes came to be on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
@@ -145,9 +152,19 @@ impl OnDisk {
         }
     }
 
-    /// Has `range` of `extent`, which the store sent, written behind the reader's back. When more waits than memory
-    /// has room for it is left out: it will be fetched again.
-    pub fn keep(self: &Arc<Self>, extent: &Arc<Extent>, range: Range<u64>) {
+    /// Makes the checksums of what the store is about to send from `start` on, if that is to be [kept](Self::keep).
+    pub fn summing(&self, start: u64) -> Option<Summing> {
+        let wants = match self.disk.mode {
+            ReadMode::Direct => false,
+            ReadMode::Cached => true,
+            ReadMode::Hybrid(threshold) => self.there.load(Ordering::Relaxed) < threshold.as_u64(),
+        };
+        if wants { self.spilled.summing(start) } else { None }
+    }
+
+    /// Has `range` of `extent`, which the store sent, written behind the reader's back, with the checksums `sums` as far as they were made.
+    /// When more waits than memory has room for it is left out: it will be fetched again.
+    pub fn keep(self: &Arc<Self>, extent: &Arc<Extent>, range: Range<u64>, sums: Option<Summing>) {
         let len = range.end - range.start;
         if !self.takes(len) {
             return;
@@ -159,7 +176,7 @@ impl OnDisk {
         };
         let (this, keeper) = (Arc::clone(self), extent.on_keep());
         self.disk.runtime.spawn(async move {
-            this.write(keeper, range, room, len).await;
+            this.write(Kept { keeper, range, sums }, room, len).await;
         });
     }
 
@@ -168,7 +185,7 @@ impl OnDisk {
         for _ in 0..LOOKS {
             let units = self.disk.units(range.end - range.start);
             let room = Arc::clone(&self.disk.room).acquire_many_owned(units).await.expect("it is never closed");
-            if self.write(extent.on_keep(), range.clone(), room, 0).await.dropped == 0 {
+            if self.write(Kept { keeper: extent.on_keep(), range: range.clone(), sums: None }, room, 0).await.dropped == 0 {
                 return Put::Kept;
             }
             // Perhaps only because somebody else is at it: then it may be there now.
@@ -213,20 +230,20 @@ impl OnDisk {
         });
     }
 
-    /// Writes `range` of an extent, for which `taken` bytes were [taken](Self::takes).
-    async fn write(self: &Arc<Self>, keeper: Keeper, range: Range<u64>, room: OwnedSemaphorePermit, taken: u64) -> Added {
+    /// Writes a part of an extent, for which `taken` bytes were [taken](Self::takes).
+    async fn write(self: &Arc<Self>, kept: Kept, room: OwnedSemaphorePermit, taken: u64) -> Added {
         let _turn = self.disk.turns.acquire().await.expect("it is never closed");
         let this = Arc::clone(self);
         blocking(move || {
             // The extent's memory is held until here.
-            let (_room, extent) = (room, keeper.extent());
+            let (_room, extent, range) = (room, kept.keeper.extent(), &kept.range);
             let part = (range.start - extent.range.start) as usize..(range.end - extent.range.start) as usize;
             let bytes = extent.bytes(&part).expect("the store has sent it");
             // Only when the next one would find no room: copying into pages costs what a disk that nearly follows would need, since their
             // write-back takes from the same disk and the same cores.
             let falls_behind = this.disk.room.available_permits() < this.disk.units(bytes.len() as u64) as usize;
             let way = if falls_behind { Way::Pages } else { Way::Straight };
-            let added = this.spilled.add_by(way, range.start, bytes);
+            let added = this.spilled.add_by(way, range.start, bytes, kept.sums.as_ref());
             this.disk.metrics.spill_written_bytes.add(added.kept);
             this.on_good(added.kept);
             this.look_how_much();

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::budget::Lease;
+use crate::spill::Summing;
 use crate::store::RangeSink;
 use crate::sys::{FrontReader, FrontWriter};
 
@@ -280,13 +281,23 @@ impl Filling {
 
     /// The first `n` bytes of [`spare`](Self::spare) are there.
     pub fn advance(&mut self, n: usize) {
+        self.advance_and_sum(n, None);
+    }
+
+    fn advance_and_sum(&mut self, n: usize, summing: Option<&mut Summing>) {
         self.writer.advance(n);
+        // Before the reader goes on, who would push the bytes out of the processor's cache.
+        if let Some(summing) = summing
+            && let Some(bytes) = self.extent.bytes(&(0..self.writer.filled_len()))
+        {
+            summing.on_bytes(self.extent.range.start, bytes);
+        }
         self.extent.wake();
     }
 
-    /// A sink for the next `len` bytes. `on_first_byte` hears when they begin to come.
-    pub fn next<F: FnOnce(Instant)>(&mut self, len: usize, on_first_byte: F) -> Next<'_, F> {
-        Next { filling: self, left: len, on_first_byte: Some(on_first_byte) }
+    /// A sink for the next `len` bytes, of which `summing` makes checksums. `on_first_byte` hears when they begin to come.
+    pub fn next<F: FnOnce(Instant)>(&mut self, len: usize, summing: Option<Summing>, on_first_byte: F) -> Next<'_, F> {
+        Next { filling: self, left: len, summing, on_first_byte: Some(on_first_byte) }
     }
 }
 
@@ -294,7 +305,15 @@ impl Filling {
 pub(super) struct Next<'a, F> {
     filling: &'a mut Filling,
     left: usize,
+    summing: Option<Summing>,
     on_first_byte: Option<F>,
+}
+
+impl<F> Next<'_, F> {
+    /// The checksums of what came.
+    pub fn sums(self) -> Option<Summing> {
+        self.summing
+    }
 }
 
 impl<F: FnOnce(Instant) + Send> RangeSink for Next<'_, F> {
@@ -308,7 +327,7 @@ impl<F: FnOnce(Instant) + Send> RangeSink for Next<'_, F> {
         if let Some(hear) = self.on_first_byte.take() {
             hear(Instant::now());
         }
-        self.filling.advance(n);
+        self.filling.advance_and_sum(n, self.summing.as_mut());
     }
 }
 

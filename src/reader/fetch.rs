@@ -7,6 +7,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Duration, Instant};
 
 use crate::budget::Lease;
+use crate::spill::Summing;
 use crate::store::RangeRequest;
 
 use super::extent::{Extent, Filling};
@@ -69,23 +70,24 @@ async fn bring(shared: &Arc<Shared>, object: &Object, extent: &Arc<Extent>, leas
         if place.is_none() {
             place = Some(enter(shared, extent).await);
         }
-        ask(shared, object, &mut filling, &range).await?;
+        let sums = ask(shared, object, &mut filling, &range).await?;
         if let Some(disk) = &object.disk {
-            disk.keep(extent, range);
+            disk.keep(extent, range, sums);
         }
     }
 }
 
-/// One GET.
-async fn ask(shared: &Shared, object: &Object, filling: &mut Filling, range: &Range<u64>) -> Result<(), ReadError> {
+/// One GET. Returns the checksums of what it brought, where the disk may want them.
+async fn ask(shared: &Shared, object: &Object, filling: &mut Filling, range: &Range<u64>) -> Result<Option<Summing>, ReadError> {
     let request = RangeRequest { key: object.key.clone(), range: range.clone(), etag: object.etag.clone() };
     let (started, len) = (Instant::now(), range.end - range.start);
-    let mut sink = filling.next(len as usize, |now| shared.pace.lock().on_first_byte(now, now - started));
+    let summing = object.disk.as_ref().and_then(|disk| disk.summing(range.start));
+    let mut sink = filling.next(len as usize, summing, |now| shared.pace.lock().on_first_byte(now, now - started));
     let result = shared.store.get_range(&request, &mut sink).await;
     shared.gate.on_end(shared.metrics.throttled.get(), Instant::now());
     result.map_err(ReadError::Store)?;
     shared.pace.lock().on_end(started.elapsed(), len);
-    Ok(())
+    Ok(sink.sums())
 }
 
 /// Memory for a reader that waits: takes it from who can spare it, then queues.

@@ -1,6 +1,7 @@
 //! How pieces get to the disk. Invariant: their room is reserved before they are written, their bytes are written before the slots that
 //! name them, and what could not be written leaves nothing behind.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
@@ -35,22 +36,41 @@ pub enum Way {
     Pages,
 }
 
+/// What is to be kept of one chunk.
+pub(super) struct Content<'a> {
+    pub pieces: Range<u64>,
+    pub bytes: &'a [u8],
+    /// The checksums of the pieces, where somebody has made them.
+    pub sums: Option<&'a [u64]>,
+}
+
+impl Content<'_> {
+    /// What it has of `run`, which lies in `range` of the object.
+    fn part(&self, run: &Range<u64>, range: &Range<u64>) -> (&[u8], Cow<'_, [u64]>) {
+        let base = self.pieces.start * PIECE_BYTES;
+        let data = &self.bytes[(range.start - base) as usize..(range.end - base) as usize];
+        let sums = self.sums.map(|sums| &sums[(run.start - self.pieces.start) as usize..(run.end - self.pieces.start) as usize]);
+        (data, sums.map_or_else(|| data.chunks(PIECE_BYTES as usize).map(checksum).collect(), Cow::Borrowed))
+    }
+}
+
 /// Below this, straight writes cost more in waits than they save in copies; and what they have to be aligned to.
 const STRAIGHT_BYTES: usize = 1 << 20;
 const ALIGN: usize = 4096;
 
 impl Engine {
-    /// Keeps `pieces` of one chunk.
-    pub(super) fn add(&self, entry: &Entry, pieces: Range<u64>, bytes: &[u8], way: Way) -> Added {
+    /// Keeps pieces of one chunk.
+    pub(super) fn add(&self, entry: &Entry, content: &Content<'_>, way: Way) -> Added {
         let mut added = Added::default();
-        let result = self.try_add(entry, &pieces, bytes, way, &mut added);
+        let result = self.try_add(entry, content, way, &mut added);
         self.quietly("adding", entry, result);
-        added.dropped = bytes.len() as u64 - added.kept - added.present;
+        added.dropped = content.bytes.len() as u64 - added.kept - added.present;
         self.count_dropped(added.dropped.div_ceil(PIECE_BYTES));
         added
     }
 
-    fn try_add(&self, entry: &Entry, pieces: &Range<u64>, bytes: &[u8], way: Way, added: &mut Added) -> io::Result<()> {
+    fn try_add(&self, entry: &Entry, content: &Content<'_>, way: Way, added: &mut Added) -> io::Result<()> {
+        let Content { pieces, bytes, .. } = content;
         let Some(_entered) = self.membership.enter() else { return Ok(()) };
         entry.close_removed();
         self.make_way();
@@ -73,7 +93,7 @@ impl Engine {
         // Others may have added some of it meanwhile. What was evicted meanwhile has no room.
         let has_room = |piece| missing.iter().any(|run| run.contains(&piece));
         let sums: Vec<_> = pieces.clone().zip(sums).map(|(piece, sum)| if has_room(piece) { sum } else { sum.or(Some(0)) }).collect();
-        let written = write_runs(entry, &locked, pieces, bytes, &runs(pieces, &sums), way, &mut added.kept);
+        let written = write_runs(entry, &locked, content, &runs(pieces, &sums), way, &mut added.kept);
         let kept = locked.pair.kept_bytes()? + added.kept.next_multiple_of(self.block_bytes);
         let charge = room.charged(locked.pair.charge()?, locked.due(kept)?)?;
         locked.pair.set_charge(charge)?;
@@ -120,17 +140,14 @@ fn runs(pieces: &Range<u64>, sums: &[Option<u64>]) -> Vec<Range<u64>> {
 fn write_runs(
     entry: &Entry,
     locked: &Locked<'_>,
-    pieces: &Range<u64>,
-    bytes: &[u8],
+    content: &Content<'_>,
     missing: &[Range<u64>],
     way: Way,
     kept: &mut u64,
 ) -> io::Result<()> {
-    let base = pieces.start * PIECE_BYTES;
     for run in missing {
         let range = run_bytes(entry, run);
-        let data = &bytes[(range.start - base) as usize..(range.end - base) as usize];
-        let sums: Vec<u64> = data.chunks(PIECE_BYTES as usize).map(checksum).collect();
+        let (data, sums) = content.part(run, &range);
         let written =
             write_data(&locked.pair.data, data, range.start, way).and_then(|()| locked.pair.set_slots(entry.header(), run.start, &sums));
         if let Err(error) = written {

@@ -25,6 +25,7 @@ mod object;
 mod removal;
 mod room;
 mod scan;
+mod summing;
 mod trouble;
 mod whole;
 
@@ -45,6 +46,7 @@ pub use adding::{Added, Way};
 pub use format::{CHUNK_BYTES, Identity, PIECE_BYTES};
 pub use guard::{Bounds, Guard, Reservation};
 pub use object::SpillObject;
+pub use summing::Summing;
 pub use whole::Whole;
 
 /// The spill of one directory. Clones are the same spill. All calls block on the disk.

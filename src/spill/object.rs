@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::Engine;
-use super::adding::{Added, Way};
+use super::adding::{Added, Content, Way};
 use super::entry::{Entry, Taken, Turn};
 use super::files::{self, DATA, Pair, read_most};
 use super::format::{CHUNK_PIECES, PIECE_BYTES, checksum};
+use super::summing::Summing;
 use super::whole::{Stamp, Whole};
 
 /// Pieces that are read at once: what a reader asks for is seldom more than a chunk.
@@ -200,11 +201,16 @@ impl SpillObject {
 
     /// Keeps the whole pieces among `bytes`, which are those of the object from `offset` on. The last piece is whole at the end of the object.
     pub fn add(&self, offset: u64, bytes: &[u8]) -> Added {
-        self.add_by(Way::Straight, offset, bytes)
+        self.add_by(Way::Straight, offset, bytes, None)
     }
 
-    /// [`add`](Self::add), with a word on how.
-    pub fn add_by(&self, way: Way, offset: u64, bytes: &[u8]) -> Added {
+    /// Makes checksums of what comes from `start` on, for [`add_by`](Self::add_by).
+    pub fn summing(&self, start: u64) -> Option<Summing> {
+        self.entry.as_ref().map(|entry| Summing::new(entry.header().size(), start))
+    }
+
+    /// [`add`](Self::add), with a word on how, and the checksums that were made already.
+    pub fn add_by(&self, way: Way, offset: u64, bytes: &[u8], summing: Option<&Summing>) -> Added {
         let Some(entry) = &self.entry else { return Added::default() };
         let size = entry.header().size();
         let end = size.min(offset + bytes.len() as u64);
@@ -220,7 +226,8 @@ impl SpillObject {
             let part = entry.pieces_of(chunk).start.max(pieces.start)..entry.pieces_of(chunk).end.min(pieces.end);
             let from = ((part.start - pieces.start) * PIECE_BYTES) as usize;
             let until = bytes.len().min(((part.end - pieces.start) * PIECE_BYTES) as usize);
-            let done = self.engine.add(entry, part, &bytes[from..until], way);
+            let sums = summing.and_then(|summing| summing.of(&part));
+            let done = self.engine.add(entry, &Content { pieces: part, bytes: &bytes[from..until], sums }, way);
             added = Added { kept: added.kept + done.kept, present: added.present + done.present, dropped: added.dropped + done.dropped };
         }
         added
