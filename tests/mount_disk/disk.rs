@@ -38,7 +38,7 @@ pub fn used_bytes(directory: &Path) -> u64 {
     own + below.sum::<u64>()
 }
 
-/// Ends a mount as an operator does: what was read last is on the disk then.
+/// Ends a mount as an operator does: what was read last is on the disk then, if that has followed within five seconds.
 #[track_caller]
 pub fn end(mut mount: Mount) {
     mount.signal(rustix::process::Signal::TERM);

@@ -38,6 +38,7 @@ fn a_second_read() {
     let mount = cached(&server, disk.path());
     read_and_compare(&open(&mount.join("large"), Through::Pages), content, 0..SIZE, MIB);
     assert_eq!(asked_bytes(&gets(&server, "large")), SIZE);
+    wait_for_bytes(disk.path(), SIZE);
     end(mount);
     server.reset_log();
     for through in BOTH {
@@ -59,6 +60,7 @@ fn hybrid() {
     };
     let mount = start();
     read_and_compare(&open(&mount.join("model"), Through::Direct), content, 0..SIZE, MIB);
+    wait_for_bytes(disk.path(), THRESHOLD);
     end(mount);
     let held: u64 = data_files(disk.path()).iter().map(|path| used_bytes(path)).sum();
     assert!(held <= THRESHOLD + 4 * MIB + 64 * KIB, "{held} bytes are on the disk");

@@ -59,6 +59,7 @@ fn without_the_daemon() {
     let content = server.put_synthetic("k", SIZE);
     let mount = cached(&server, disk.path());
     read_and_compare(&open(&mount.join("k"), Through::Direct), content, 0..SIZE, MIB);
+    wait_for_bytes(disk.path(), SIZE);
     end(mount);
     server.reset_log();
     let mount = cached(&server, disk.path());

@@ -181,7 +181,7 @@ impl<'a> Daemon<'a> {
         command.args(["--endpoint", &self.endpoint]).arg("--ready-file").arg(ready).args(&self.arguments);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("AWS_EC2_METADATA_DISABLED", "true");
         // Tests count requests: on a machine that is busy enough some are late, and would be sent twice.
-        command.env("WINDLASS_HEDGE", "false").env("WINDLASS_STALL_TIMEOUT", "60s");
+        command.env("WINDLASS_HEDGE", "false").env("WINDLASS_STALL_TIMEOUT", "60s").env("WINDLASS_DRAIN_TIMEOUT", "10min");
         if self.cgroup.is_none() {
             // By itself it takes a share of the memory that others leave, and fetches again what it had no room to keep.
             command.env("WINDLASS_MEMORY_LIMIT", "1GiB");
