@@ -12,7 +12,7 @@ use libtest_mimic::{Arguments, Completion, Trial};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
-use support::{check, content, du, fill, max_mib, object, open};
+use support::{check, content, du, fill, free_bytes, max_mib, object, open};
 use windlass::spill::{Bounds, Spill};
 use windlass::units::ByteSize;
 
@@ -110,15 +110,10 @@ impl Disk {
         self.place.join("spill")
     }
 
-    /// Of how many bytes so many are free. While ext4 writes back it counts an extent twice for a moment, as promised and as
-    /// allocated, and on a busy machine the moment is as long as its thread waits for its turn: the best of a few looks is what is true.
+    /// Of how many bytes so many are free.
     fn free(&self) -> (u64, u64) {
-        let look = || rustix::fs::statvfs(&self.place).unwrap();
-        let looks = (0..8).map(|_| {
-            std::thread::sleep(Duration::from_millis(1));
-            look().f_bavail
-        });
-        (look().f_blocks * look().f_frsize, looks.max().unwrap() * look().f_frsize)
+        let found = rustix::fs::statvfs(&self.place).unwrap();
+        (found.f_blocks * found.f_frsize, free_bytes(&self.place))
     }
 
     fn used(&self) -> u64 {

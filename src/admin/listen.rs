@@ -157,6 +157,10 @@ mod tests {
         fs::remove_file(&path).unwrap();
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "a plain listener leaves it");
+        // A process that another test starts has a copy of each descriptor for a moment.
+        while std::os::unix::net::UnixStream::connect(&path).is_ok() {
+            std::thread::yield_now();
+        }
         let first = Listener::bind(&place).unwrap();
         assert_eq!(Listener::bind(&place).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(first);

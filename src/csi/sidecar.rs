@@ -282,13 +282,13 @@ mod tests {
         assert_eq!(End::from(ExitStatus::from_raw(9)), End::Code(137));
     }
 
-    /// A program that writes what it was called with, and ends with the code that a file says.
-    fn stand_in(dir: &Path) -> PathBuf {
-        let program = dir.join("program");
-        let script = "#!/bin/sh\ntrap 'exit 3' TERM\necho \"$@\" >> words\ntest -e once && exit 0\ntest -e stays && while :; do sleep 0.01; done\ntouch once\nexit 4\n";
-        fs::write(&program, script).unwrap();
-        fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        program
+    /// A program that writes what it was called with, and ends with the code that a file says. It is a shell, which finds what it is to do in the
+    /// directory of its volume, under the first word that it is called with: a file that was just written can be read, but may not be a program
+    /// yet, as long as a process that another test starts has it open too.
+    fn stand_in(volume: &Path) -> PathBuf {
+        let script = "trap 'exit 3' TERM\ntest -e once && trap '' TERM\necho \"$0 $@\" >> words\ntest -e once && exit 0\ntest -e stays && while :; do sleep 0.01; done\ntouch once\nexit 4\n";
+        fs::write(volume.join("mount"), script).unwrap();
+        "/bin/sh".into()
     }
 
     #[tokio::test]
@@ -297,7 +297,7 @@ mod tests {
         let volume = dir.path().join("pod/data");
         fs::create_dir_all(&volume).unwrap();
         let _socket = UnixListener::bind(volume.join("mount.sock")).unwrap();
-        let options = Options { directory: dir.path().join("pod"), program: stand_in(dir.path()), words: vec!["--log-level=debug".into()] };
+        let options = Options { directory: dir.path().join("pod"), program: stand_in(&volume), words: vec!["--log-level=debug".into()] };
         let mut daemons = Daemons::new(options);
         let (tell, told) = tokio::sync::oneshot::channel();
         let mut told = Some(told);
@@ -334,7 +334,7 @@ mod tests {
         fs::create_dir_all(&volume).unwrap();
         fs::write(volume.join("stays"), "").unwrap();
         let socket = UnixListener::bind(volume.join("mount.sock")).unwrap();
-        let options = Options { directory: dir.path().join("pod"), program: stand_in(dir.path()), words: Vec::new() };
+        let options = Options { directory: dir.path().join("pod"), program: stand_in(&volume), words: Vec::new() };
         (dir, volume, socket, options)
     }
 

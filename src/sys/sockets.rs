@@ -62,6 +62,9 @@ mod tests {
         both.sort_by_key(|ends| ends.0 == port);
         assert_eq!(both, [(other, port), (port, other)]);
         drop((stream, accepted));
-        assert_eq!(ours(), []);
+        // A process that another test starts has a copy of each descriptor for a moment.
+        while ours() != [] {
+            std::thread::yield_now();
+        }
     }
 }

@@ -35,7 +35,7 @@ fn readers(flags: i32) {
 fn no_other_daemon() {
     let server = S3Server::start();
     let contents = objects(&server);
-    let mount = Supervised::start(Daemon::new(&server).arg("--retries", "0").arg("--connect-timeout", "1s"));
+    let mount = Supervised::start(Daemon::new(&server).arg("--retries", "0"));
     let file = File::open(mount.join("data/0")).unwrap();
     let mut bytes = [0; 4096];
     file.read_exact_at(&mut bytes, 0).unwrap();

@@ -4,16 +4,13 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use windlass::handover::{Link, Message, Place};
 
 use super::node::Pod;
-use super::support::mounts::wait_until;
+use super::support::mounts::{PATIENCE, wait_until};
 use super::support::{REGION, S3Server};
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Daemon {
     child: Child,

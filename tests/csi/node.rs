@@ -59,6 +59,7 @@ impl Node {
 
     /// Starts the driver, and waits until it answers.
     pub fn begin(&mut self) {
+        let said = self.log().len();
         let log = File::options().create(true).append(true).open(self.path("log")).expect("it can be written");
         let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
         command.arg("csi").arg("--endpoint").arg(format!("unix://{}", self.socket().display())).args(["--node-id", "node-1"]);
@@ -69,9 +70,7 @@ impl Node {
         let _ = fs::remove_file(self.socket());
         self.driver = Some(command.spawn().expect("the program starts"));
         let socket = self.socket();
-        wait_until("the driver listens", || {
-            UnixStream::connect(&socket).is_ok() || !self.log().is_empty() && self.log().contains("cannot")
-        });
+        wait_until("the driver listens", || UnixStream::connect(&socket).is_ok() || self.log()[said..].contains("cannot"));
         assert!(socket.exists(), "{}", self.log());
     }
 

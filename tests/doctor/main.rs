@@ -26,7 +26,7 @@ fn main() -> std::process::ExitCode {
 fn doctor(source: &str, endpoint: &str) -> Command {
     let mut command = program();
     command.arg("doctor").arg(source).args(["--endpoint", endpoint, "--region", REGION, "--path-style"]);
-    command.args(["--connect-timeout", "2s", "--request-timeout", "4s"]);
+    command.args(["--connect-timeout", "20s", "--request-timeout", "40s"]);
     let alone = [("AWS_EC2_METADATA_DISABLED", "true"), ("AWS_CONFIG_FILE", "/dev/null"), ("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")];
     command.envs(alone).envs([("AWS_ACCESS_KEY_ID", support::ACCESS_KEY), ("AWS_SECRET_ACCESS_KEY", support::SECRET_KEY)]);
     command

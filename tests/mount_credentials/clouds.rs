@@ -1,18 +1,13 @@
 //! Both stores behind one face: an object to read, keys to admit and to forget, and a log of who came.
 
-use std::time::{Duration, Instant};
-
 use tokio::runtime::Runtime;
 use windlass::store::memory::Synthetic;
 
 use crate::support::keyring::Keyring;
-use crate::support::mounts::Daemon;
+use crate::support::mounts::{Daemon, wait_until};
 use crate::support::oss_server::{OssServer, Setup};
 use crate::support::oss_sign::Signee;
 use crate::support::{BUCKET, REGION, S3Server};
-
-/// What a swap may take until the store sees the new key: ten seconds are promised.
-const PROMISED: Duration = Duration::from_secs(10);
 
 /// The object of each store.
 pub const OBJECT: &str = "object";
@@ -97,7 +92,7 @@ impl Cloud {
         self.seen().into_iter().skip(skip).filter(|(key, accepted)| key == id && *accepted == let_in).count()
     }
 
-    /// Waits until `id` was let in; it must not take longer than is promised.
+    /// Waits until `id` was let in.
     #[track_caller]
     pub fn wait_for(&self, id: &str) {
         self.wait_until(id, true);
@@ -106,10 +101,6 @@ impl Cloud {
     /// Waits until `id` came.
     #[track_caller]
     pub fn wait_until(&self, id: &str, let_in: bool) {
-        let end = Instant::now() + PROMISED;
-        while self.count(0, id, let_in) == 0 {
-            assert!(Instant::now() < end, "{id} did not come within {PROMISED:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        wait_until(&format!("{id} came"), || self.count(0, id, let_in) > 0);
     }
 }

@@ -10,25 +10,26 @@ use std::thread::JoinHandle;
 
 use windlass::store::memory::Synthetic;
 
-const READERS: u64 = 16;
+const READERS: usize = 16;
 const PIECE: usize = 64 << 10;
 
 /// Readers at work. They stop and are counted by [`stop`](Self::stop).
 pub struct Readers {
     stop: Arc<AtomicBool>,
-    done: Arc<AtomicUsize>,
+    /// Of each, how often it has read.
+    done: Arc<[AtomicUsize; READERS]>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Readers {
     /// Reads `path`, whose content is `content`, until it is told to stop.
     pub fn start(path: &Path, size: u64, content: Synthetic) -> Self {
-        let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
-        let reader = |reader: u64| {
+        let (stop, done) = (Arc::<AtomicBool>::default(), Arc::<[AtomicUsize; READERS]>::default());
+        let reader = |reader: usize| {
             let (path, stop, done) = (path.to_owned(), stop.clone(), done.clone());
             std::thread::spawn(move || {
                 let mut piece = vec![0; PIECE];
-                let mut place = reader.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let mut place = (reader as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 for n in 0_u64.. {
                     if stop.load(SeqCst) {
                         break;
@@ -45,7 +46,7 @@ impl Readers {
                     let absent = path.with_file_name(format!("absent-{reader}-{n}"));
                     let found = std::fs::metadata(&absent).expect_err("there is no such object");
                     assert_eq!(found.kind(), ErrorKind::NotFound, "reader {reader}: {found}");
-                    done.fetch_add(1, SeqCst);
+                    done[reader].fetch_add(1, SeqCst);
                 }
             })
         };
@@ -53,16 +54,12 @@ impl Readers {
         Self { stop, done, threads }
     }
 
-    /// How many reads ended so far.
-    pub fn done(&self) -> usize {
-        self.done.load(SeqCst)
-    }
-
-    /// Waits until every reader has had the time to read a few times since now.
+    /// Waits until every reader has read a few times since now: what any of them was waiting for is answered then.
     pub fn read_on(&self) {
-        let target = self.done() + 4 * READERS as usize;
+        let targets: Vec<usize> = self.done.iter().map(|done| done.load(SeqCst) + 3).collect();
         crate::support::mounts::wait_until("the readers read on", || {
-            self.done() >= target || self.threads.iter().any(JoinHandle::is_finished)
+            let all_have = self.done.iter().zip(&targets).all(|(done, target)| done.load(SeqCst) >= *target);
+            all_have || self.threads.iter().any(JoinHandle::is_finished)
         });
     }
 
@@ -72,6 +69,6 @@ impl Readers {
         for thread in self.threads {
             thread.join().expect("no reader met an error");
         }
-        self.done.load(SeqCst)
+        self.done.iter().map(|done| done.load(SeqCst)).sum()
     }
 }

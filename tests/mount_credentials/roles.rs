@@ -9,7 +9,7 @@ use crate::clouds::{Cloud, OBJECT};
 use crate::readers::Readers;
 use crate::support::mounts::{Daemon, Mount, trial};
 use crate::support::sts::{Minted, Question, TokenService};
-use crate::tokens::{HOUR, ROLE, Token, give};
+use crate::tokens::{HOUR, ROLE, Token, give, give_then};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -93,10 +93,10 @@ fn second_role_of_s3() {
 fn instance() {
     let (cloud, sts) = (Cloud::oss(), TokenService::start());
     give(&sts, &cloud, "reader", "STSshort", Duration::from_secs(4));
+    give_then(&sts, &cloud, "reader", "STSlong", HOUR);
     let daemon = cloud.daemon().arg("--ram-role", "reader").env("ALIBABA_CLOUD_ECS_METADATA_SERVICE_ENDPOINT", sts.url());
     let mount = daemon.start();
     let readers = Readers::start(&mount.join(OBJECT), cloud.size(), cloud.content());
-    give(&sts, &cloud, "reader", "STSlong", HOUR);
     cloud.wait_for("STSlong");
     // Whatever was signed before is answered by now.
     readers.read_on();

@@ -9,10 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::support::mounts::Mount;
-
-/// Longest wait for the disk to come to rest.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::spill::free_bytes;
+use crate::support::mounts::{Mount, PATIENCE};
 
 /// All files below `directory`.
 pub fn files(directory: &Path) -> Vec<PathBuf> {
@@ -40,7 +38,7 @@ pub fn used_bytes(directory: &Path) -> u64 {
     own + below.sum::<u64>()
 }
 
-/// Ends a mount as an operator does: what was read last is on the disk then.
+/// Ends a mount as an operator does: what was read last is on the disk then, if that has followed within five seconds.
 #[track_caller]
 pub fn end(mut mount: Mount) {
     mount.signal(rustix::process::Signal::TERM);
@@ -87,8 +85,7 @@ impl FileSystem {
 
     /// Bytes that are free for others.
     pub fn free_bytes(&self) -> u64 {
-        let told = rustix::fs::statvfs(self.path()).expect("it is mounted");
-        told.f_bavail * told.f_frsize
+        free_bytes(&self.path())
     }
 
     pub fn total_bytes(&self) -> u64 {

@@ -4,6 +4,9 @@
 #[allow(dead_code, reason = "these tests use a part of it")]
 #[path = "../mount_reading/bytes.rs"]
 mod bytes;
+#[allow(dead_code, reason = "a part of it is used here")]
+#[path = "../support/spill.rs"]
+mod spill;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -13,7 +13,7 @@ use windlass::store::memory::Synthetic;
 use crate::bytes::{MIB, Through, open, read_and_compare};
 use crate::disk::{data_files, end, wait_for_bytes};
 use crate::kept::cached;
-use crate::support::mounts::{Daemon, Mount, trial, trial_as_root};
+use crate::support::mounts::{Daemon, Mount, PATIENCE, trial, trial_as_root};
 use crate::support::{Kind, S3Server};
 
 pub fn trials() -> Vec<Trial> {
@@ -39,7 +39,7 @@ fn sent_bytes(mount: &Mount) -> u64 {
 /// Reads all of `path` until the daemon has nothing to do with it.
 #[track_caller]
 fn read_until_passed(mount: &Mount, path: &Path, content: Synthetic) {
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     loop {
         let before = sent_bytes(mount);
         let file = open(path, Through::Pages);
@@ -59,6 +59,7 @@ fn without_the_daemon() {
     let content = server.put_synthetic("k", SIZE);
     let mount = cached(&server, disk.path());
     read_and_compare(&open(&mount.join("k"), Through::Direct), content, 0..SIZE, MIB);
+    wait_for_bytes(disk.path(), SIZE);
     end(mount);
     server.reset_log();
     let mount = cached(&server, disk.path());

@@ -51,7 +51,7 @@ fn daemon() {
 
 /// The next message for the service manager.
 fn received(socket: &UnixDatagram) -> String {
-    socket.set_read_timeout(Some(Duration::from_secs(10))).expect("it is not zero");
+    socket.set_read_timeout(Some(Duration::from_secs(120))).expect("it is not zero");
     let mut message = [0; 1024];
     let length = socket.recv(&mut message).expect("a message comes");
     String::from_utf8_lossy(&message[..length]).into_owned()

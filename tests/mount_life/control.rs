@@ -188,7 +188,7 @@ struct Line(BufReader<UnixStream>);
 impl Line {
     fn to(mount: &Mount) -> Self {
         let stream = UnixStream::connect(socket(mount)).expect("it listens");
-        stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).expect("a time");
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(120))).expect("a time");
         Self(BufReader::new(stream))
     }
 

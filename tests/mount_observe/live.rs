@@ -115,7 +115,7 @@ fn prefetch_concurrency() {
     let server = S3Server::start();
     server.put_synthetic("file", 64 * MIB);
     let daemon = Daemon::new(&server).arg("--chunk-size", "1MiB").arg("--prefetch-chunks", "16");
-    let mount = daemon.arg("--prefetch-concurrency", "1").start();
+    let mount = daemon.arg("--prefetch-concurrency", "1").arg("--stall-timeout", "5s").start();
     // The first answers stop in the middle until something is asked for again.
     server.fault(Fault::new(Effect::Stall(1000, None)).kind(Kind::Get).first(4));
     let file = open(&mount, "file");

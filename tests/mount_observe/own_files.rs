@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use serde_json::Value;
 
 use super::place::{Place, program, run};
-use super::support::mounts::{Daemon, lacks, trial, trial_unless};
+use super::support::mounts::{Daemon, lacks, trial, trial_unless, wait_until};
 use super::support::{S3Server, python};
 
 pub fn trials() -> Vec<Trial> {
@@ -48,6 +48,8 @@ fn same_as_stats() {
     server.put_synthetic("file", 3 << 20);
     let mount = Daemon::new(&server).start();
     assert_eq!(fs::read(mount.join("file")).expect("there").len(), 3 << 20);
+    // Whoever brings the last bytes answers the reader first, and is done with its request then.
+    wait_until("the requests are over", || look(mount.path())["gauges"]["requests_in_flight"] == 0);
     let mut command = program();
     command.args(["stats", "--json"]).arg(mount.path());
     let told: Value = serde_json::from_str(&run(command).succeeds().out).expect("it is JSON");

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
@@ -134,6 +133,7 @@ fn killed() {
     let mut mount = Daemon::new(&server).start();
     let mut file = File::create(mount.join("file")).expect("it can be replaced");
     file.write_all(&pattern(30 * MIB, 4)).expect("it is taken");
+    wait_until("an upload was begun", || server.unfinished_uploads() == 1);
     mount.signal(Signal::KILL);
     mount.wait();
     assert_eq!(server.object("file").expect("it is there"), "old");
@@ -166,12 +166,10 @@ fn terminated() {
     let mut file = File::create(&path).expect("it can be replaced");
     file.write_all(&content[..10 * MIB]).expect("it is taken");
     mount.signal(Signal::TERM);
-    let refused = std::iter::repeat_with(|| File::create(path.with_file_name("late"))).take(500).find_map(|result| {
-        std::thread::sleep(Duration::from_millis(1));
-        result.err()
-    });
     let refusal = |error: std::io::Error| error.raw_os_error();
-    assert_eq!(refused.and_then(refusal), Some(libc::ESHUTDOWN), "nothing new begins");
+    wait_until("nothing new begins", || {
+        File::create(path.with_file_name("late")).is_err_and(|error| refusal(error) == Some(libc::ESHUTDOWN))
+    });
     assert_eq!(file.write_all(&content[10 * MIB..]).map_err(refusal), Err(Some(libc::ESHUTDOWN)), "and nothing goes on");
     // A half is not stored as if it were all, and whoever wrote it hears so.
     assert_eq!(file.sync_all().map_err(refusal), Err(Some(libc::ESHUTDOWN)));

@@ -60,16 +60,17 @@ fn write_backwards(path: &Path, content: &[u8]) -> File {
 fn dirty() {
     let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
     server.put("other", "content");
-    let (mut daemon, _link) = start(&server, &kept, &shared, &[]);
+    let (mut daemon, _link) = start(&server, &kept, &shared, &["--drain-timeout", "10min"]);
     let content = pattern(SIZE);
     let file = write_backwards(&kept.join("file"), &content);
     assert!(server.stored("file").is_none());
-    server.fault(Fault::new(Effect::Delay(Duration::from_millis(200))).kind(Kind::UploadPart));
+    server.fault(Fault::new(Effect::Held).kind(Kind::UploadPart));
     daemon.signal(Signal::TERM);
     assert!(server.wait_for(|requests| requests.iter().any(|request| request.kind == Kind::UploadPart)));
     // Requests are answered meanwhile, but for those that would add to it.
     assert_eq!(fs::read(kept.join("other")).expect("reads go on"), b"content");
     assert_eq!(file.write_at(b"late", 0).expect_err("nothing new is taken").raw_os_error(), Some(libc::ESHUTDOWN));
+    server.clear_faults();
     assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.said());
     assert!(stored(&server, "file") == content, "the object is not what was written");
     assert!(!shared.path().join("error.json").exists());
@@ -176,10 +177,10 @@ fn waiting() {
 
 fn probes() {
     let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
-    server.fault(Fault::new(Effect::Stall(0, Some(Duration::from_secs(3600)))).kind(Kind::List));
+    server.fault(Fault::new(Effect::Held).kind(Kind::List));
     let door = listen(&shared.socket());
     let socket = format!("connect:{}", shared.socket().display());
-    let words = ["mount", "--foreground", "--fd-socket", &socket, "--metrics-listen", "127.0.0.1:0", "--stall-timeout", "2s"];
+    let words = ["mount", "--foreground", "--fd-socket", &socket, "--metrics-listen", "127.0.0.1:0"];
     let mut daemon = Sandbox::new().writable(&shared.path()).start(&words);
     let mut link = accept(&door);
     kept.hand_over(&link, &message(&server), &[]);

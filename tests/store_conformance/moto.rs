@@ -13,7 +13,7 @@ use std::time::Duration;
 pub const ABSENT: &str = "moto_server is not on PATH: pip install 'moto[server]', or name it in MOTO_SERVER";
 
 /// Python on a busy machine imports its modules for a while.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(180);
 
 pub struct Moto {
     program: Option<PathBuf>,

@@ -106,6 +106,8 @@ impl Bucket {
             Kind::OssV1 => oss(Signature::V1).await,
             Kind::Moto => in_moto(moto).await,
         };
+        // What is late on a busy machine is not to be sent twice.
+        let options = Options { stall_timeout: std::time::Duration::from_secs(60), ..options };
         let metrics = Arc::new(Metrics::default());
         let store = match &server {
             Server::Memory(memory) => Arc::new(Retrying::new(Arc::new(memory.clone()), Policy::from(&options), metrics.clone())),

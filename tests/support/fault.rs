@@ -30,6 +30,8 @@ pub enum Effect {
     Redirect(String),
     /// The head of the answer comes this much later.
     Delay(Duration),
+    /// The request is carried out and answered once the faults are cleared.
+    Held,
     /// The body comes at this many bytes per second.
     Bandwidth(u64),
 }

@@ -16,6 +16,7 @@ use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderValue, LOCATION};
 use hyper::service::Service;
 use hyper::{Request, Response, StatusCode};
 use s3s::service::S3Service;
+use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::fault::{Effect, Fault};
@@ -24,8 +25,13 @@ use super::log::{self, Entry, Log};
 /// Bytes of a paced body that leave at once.
 const PACED_PIECE: usize = 16 << 10;
 
-/// How long a cut waits, so that hyper hands what it holds to the kernel first: it drops its buffer with the connection.
-const FLUSH: Duration = Duration::from_millis(50);
+/// How often a cut looks whether all that came before it has arrived: hyper drops what it still holds with the connection, and the kernel what
+/// it has not sent when that is reset.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Looks in a row that find the kernel with nothing to send. After each hyper hands over what it holds: the second one finds that sent too, and
+/// the third is for what did not fit.
+const LOOKS: u32 = 3;
 
 /// What all connections of a server share.
 #[derive(Clone)]
@@ -33,6 +39,8 @@ pub struct Shared {
     pub s3: S3Service,
     pub log: Log,
     pub faults: Arc<Mutex<Vec<Fault>>>,
+    /// Told while the faults are locked: they were cleared.
+    pub cleared: watch::Sender<()>,
 }
 
 /// The service of one connection.
@@ -50,9 +58,9 @@ impl Service<Request<Incoming>> for Connection {
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let seen = log::Request::new(request.method(), request.uri(), request.headers(), self.remote_port);
-        let effects: Vec<Effect> = {
+        let (effects, mut cleared): (Vec<Effect>, _) = {
             let mut faults = self.shared.faults.lock().expect("no panic while it is held");
-            faults.iter_mut().filter_map(|fault| fault.on_request(&seen)).collect()
+            (faults.iter_mut().filter_map(|fault| fault.on_request(&seen)).collect(), self.shared.cleared.subscribe())
         };
         let entry = self.shared.log.open(seen);
         let (s3, socket) = (self.shared.s3.clone(), self.socket.clone());
@@ -62,6 +70,10 @@ impl Service<Request<Incoming>> for Connection {
                 if let Effect::Delay(delay) = effect {
                     tokio::time::sleep(*delay).await;
                 }
+            }
+            if effects.contains(&Effect::Held) {
+                // An error is a server that ends.
+                let _ = cleared.changed().await;
             }
             let mut response = match effects.iter().find_map(|effect| planned_answer(effect, &location)) {
                 Some(planned) => planned,
@@ -79,6 +91,19 @@ impl Service<Request<Incoming>> for Connection {
         }
         .boxed()
     }
+}
+
+/// Whether the kernel has bytes of the connection that the other side's kernel does not have yet, from its table (proc_net_tcp(5)): addresses are
+/// the second and the third column, both queues the fifth.
+fn has_unsent(socket: &TcpStream) -> bool {
+    let port = |address: std::io::Result<std::net::SocketAddr>| address.map_or_else(|_| String::new(), |at| format!(":{:04X}", at.port()));
+    let (here, there) = (port(socket.local_addr()), port(socket.peer_addr()));
+    let table = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("the kernel shows its connections");
+    table.lines().any(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let is_it = columns.len() > 4 && columns[1].ends_with(&here) && columns[2].ends_with(&there);
+        is_it && !columns[4].starts_with("00000000:")
+    })
 }
 
 /// Makes the connection end in a reset, which the error makes hyper do.
@@ -148,7 +173,8 @@ pub struct FaultyBody {
     stall: Option<(u64, Option<Duration>)>,
     /// Where the connection ends, and whether by a reset.
     cut: Option<(u64, bool)>,
-    flushed: bool,
+    /// Looks in a row at a connection that had nothing to send.
+    idle_looks: u32,
     bandwidth: Option<u64>,
     due: Instant,
     sleep: Option<Pin<Box<Sleep>>>,
@@ -165,7 +191,7 @@ impl FaultyBody {
             held: Bytes::new(),
             stall: None,
             cut: None,
-            flushed: false,
+            idle_looks: 0,
             bandwidth: None,
             due: Instant::now(),
             sleep: None,
@@ -231,8 +257,9 @@ impl Body for FaultyBody {
         let this = self.get_mut();
         ready!(this.poll_pause(cx));
         if let Some((_, reset)) = this.cut.filter(|cut| cut.0 == this.sent) {
-            if !std::mem::replace(&mut this.flushed, true) {
-                this.sleep = Some(Box::pin(tokio::time::sleep(FLUSH)));
+            while this.idle_looks < LOOKS {
+                this.sleep = Some(Box::pin(tokio::time::sleep(LOOK)));
+                this.idle_looks = if has_unsent(&this.socket) { 0 } else { this.idle_looks + 1 };
                 ready!(this.poll_pause(cx));
             }
             return this.cut_connection(reset);

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 
 use super::s3_server::{BUCKET, REGION, S3Server};
 
-/// Longest wait for a mount to answer or a daemon to end, and how often to look.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait for a mount to answer or a daemon to end, and how often to look: what takes longer hangs, also on a machine that others keep busy.
+pub const PATIENCE: Duration = Duration::from_secs(240);
 pub const POLL: Duration = Duration::from_millis(5);
 
 /// A test that needs a mount: ignored, with the reason, where nobody can mount.
@@ -181,7 +181,11 @@ impl<'a> Daemon<'a> {
         command.args(["--endpoint", &self.endpoint]).arg("--ready-file").arg(ready).args(&self.arguments);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("AWS_EC2_METADATA_DISABLED", "true");
         // Tests count requests: on a machine that is busy enough some are late, and would be sent twice.
-        command.env("WINDLASS_HEDGE", "false");
+        command.env("WINDLASS_HEDGE", "false").env("WINDLASS_STALL_TIMEOUT", "60s").env("WINDLASS_DRAIN_TIMEOUT", "10min");
+        if self.cgroup.is_none() {
+            // By itself it takes a share of the memory that others leave, and fetches again what it had no room to keep.
+            command.env("WINDLASS_MEMORY_LIMIT", "1GiB");
+        }
         command.envs(self.server.map(S3Server::client_env).unwrap_or_default()).envs(self.environment.iter().cloned());
         command
     }

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use libtest_mimic::{Completion, Trial};
@@ -122,15 +123,15 @@ impl Sandbox {
         let said = Arc::new(Mutex::new(String::new()));
         let pipes: [Box<dyn std::io::Read + Send>; 2] =
             [Box::new(child.stdout.take().expect("it was piped")), Box::new(child.stderr.take().expect("it was piped"))];
-        for pipe in pipes {
+        let listening = pipes.map(|pipe| {
             let said = Arc::clone(&said);
             std::thread::spawn(move || {
                 for line in BufReader::new(pipe).lines().map_while(Result::ok) {
                     *said.lock().expect("nobody panics with it") += &format!("{line}\n");
                 }
-            });
-        }
-        Sandboxed { child, said, _home: Arc::clone(&self.home) }
+            })
+        });
+        Sandboxed { child, said, listening, _home: Arc::clone(&self.home) }
     }
 }
 
@@ -138,6 +139,8 @@ impl Sandbox {
 pub struct Sandboxed {
     child: Child,
     said: Arc<Mutex<String>>,
+    /// They end with the pipes.
+    listening: [JoinHandle<()>; 2],
     /// The program is in it.
     _home: Arc<TempDir>,
 }
@@ -157,12 +160,9 @@ impl Sandboxed {
     pub fn wait_for(&mut self, words: &str) {
         let end = Instant::now() + PATIENCE;
         while !self.said().contains(words) {
-            if let Some(status) = self.child.try_wait().expect("it is our child") {
-                // What it said last may still be in the pipe.
-                std::thread::sleep(POLL);
-                assert!(self.said().contains(words), "it ended with {status} and did not say {words:?}:\n{}", self.said());
-                return;
-            }
+            // Looked at first: what it said last is heard before the pipes end.
+            let is_over = self.listening.iter().all(JoinHandle::is_finished);
+            assert!(!is_over || self.said().contains(words), "it ended and did not say {words:?}:\n{}", self.said());
             assert!(Instant::now() < end, "it does not say {words:?}:\n{}", self.said());
             std::thread::sleep(POLL);
         }
@@ -178,7 +178,10 @@ impl Sandboxed {
     pub fn wait(&mut self) -> ExitStatus {
         let end = Instant::now() + PATIENCE;
         loop {
-            if let Some(status) = self.child.try_wait().expect("it is our child") {
+            // All that it said is heard by then.
+            if let Some(status) = self.child.try_wait().expect("it is our child")
+                && self.listening.iter().all(JoinHandle::is_finished)
+            {
                 return status;
             }
             assert!(Instant::now() < end, "it does not end:\n{}", self.said());

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use windlass::spill::{Bounds, Identity, PIECE_BYTES, Spill, SpillObject};
 use windlass::store::{ETag, Key};
@@ -69,4 +70,15 @@ pub fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     let fans = std::fs::read_dir(directory.join("chunks")).into_iter().flatten().flatten();
     let all = fans.flat_map(|fan| std::fs::read_dir(fan.path()).into_iter().flatten().flatten().map(|entry| entry.path()));
     all.filter(|path| path.extension().is_some_and(|found| found == ending)).collect()
+}
+
+/// Bytes of a file system that are free. While ext4 writes back it counts an extent twice for a moment, as promised and as allocated, and on a busy
+/// machine the moment is as long as its thread waits for its turn: the best of a few looks is what is true.
+pub fn free_bytes(place: &Path) -> u64 {
+    let looks = (0..8).map(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        let found = rustix::fs::statvfs(place).expect("it is mounted");
+        found.f_bavail * found.f_frsize
+    });
+    looks.max().expect("it was looked")
 }

@@ -3,7 +3,7 @@
 //! the one that belongs to the keys which ask, of the metadata service the name of the role), and give out keys for it. It runs on a thread of its own. Invariant: a token
 //! that the test has not announced gets a refusal.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -46,7 +46,8 @@ pub struct Question {
 
 #[derive(Debug, Default)]
 struct State {
-    tokens: Mutex<BTreeMap<String, Minted>>,
+    /// One after the other; the last is given out again and again.
+    tokens: Mutex<BTreeMap<String, VecDeque<Minted>>>,
     asked: Mutex<Vec<Question>>,
 }
 
@@ -82,7 +83,12 @@ impl TokenService {
 
     /// Gives out `minted` to whoever shows `token`.
     pub fn give(&self, token: &str, minted: Minted) {
-        self.state.tokens.lock().expect("no panic while it is held").insert(token.into(), minted);
+        self.state.tokens.lock().expect("no panic while it is held").insert(token.into(), [minted].into());
+    }
+
+    /// Gives out `minted` to whoever shows `token` once more, after what was announced before.
+    pub fn give_then(&self, token: &str, minted: Minted) {
+        self.state.tokens.lock().expect("no panic while it is held").entry(token.into()).or_default().push_back(minted);
     }
 
     /// Every question so far.
@@ -144,7 +150,7 @@ impl State {
         let shown = if action.is_empty() { head.uri.path().to_owned() } else { action.clone() };
         let question = Question { action: shown, role: field("RoleArn"), token: token.clone() };
         self.asked.lock().expect("no panic while it is held").push(question);
-        let minted = self.tokens.lock().expect("no panic while it is held").get(&token).cloned();
+        let minted = self.tokens.lock().expect("no panic while it is held").get_mut(&token).and_then(next);
         match (action.as_str(), minted) {
             ("AssumeRoleWithWebIdentity", Some(minted)) => reply(200, "text/xml", aws(&action, &minted)),
             ("AssumeRole", Some(minted)) if authorization.is_empty() => reply(200, "application/json", aliyun(&minted)),
@@ -160,6 +166,11 @@ impl State {
             ),
         }
     }
+}
+
+/// What is given out now.
+fn next(announced: &mut VecDeque<Minted>) -> Option<Minted> {
+    if announced.len() > 1 { announced.pop_front() } else { announced.front().cloned() }
 }
 
 fn reply(status: u16, kind: &str, body: String) -> Response<Full<Bytes>> {

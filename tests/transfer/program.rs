@@ -14,7 +14,7 @@ pub fn command(server: &S3Server, args: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
     command.args(args).args(["--endpoint", &server.endpoint()]).env_clear().env("PATH", "/usr/bin:/bin").envs(server.client_env());
     // Tests count requests: on a machine that is busy enough some are late, and would be sent twice.
-    command.env("WINDLASS_HEDGE", "false");
+    command.env("WINDLASS_HEDGE", "false").env("WINDLASS_STALL_TIMEOUT", "60s");
     command
 }
 
