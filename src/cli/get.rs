@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage("--range and --compat are for one object, without --update"));
     }
     runtime()?.block_on(async {
-        let mut signals = Signals::listen().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
+        let mut signals = Signals::listen().map_err(Failure::without_signals)?;
         let fetching = async {
             let remotes = open_all(&args.sources, &args.reach).await?;
             match &remotes[..] {

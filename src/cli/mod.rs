@@ -72,6 +72,11 @@ impl Failure {
     pub fn internal(message: impl Into<String>) -> Self {
         Self { code: 1, message: message.into() }
     }
+
+    /// What could not be ended in order is not begun.
+    pub fn without_signals(error: std::io::Error) -> Self {
+        Self::internal(format!("cannot listen for signals: {error}"))
+    }
 }
 
 impl From<config::Error> for Failure {

@@ -63,7 +63,7 @@ async fn until_stopped<T>(
     stop: &watch::Sender<bool>,
     storing: impl Future<Output = transfer::Result<T>>,
 ) -> Result<T, Failure> {
-    let mut signals = Signals::listen().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
+    let mut signals = Signals::listen().map_err(Failure::without_signals)?;
     tokio::pin!(storing);
     let mut ending = None;
     let stored = loop {

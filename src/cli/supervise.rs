@@ -98,7 +98,7 @@ pub fn run(settings: &Settings, attachment: Attachment, tell: impl FnOnce(&str) 
         return Err(Failure::usage("supervised needs a directory"));
     };
     let shared = Arc::new(Shared::default());
-    shared.forward_signals().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
+    shared.forward_signals().map_err(Failure::without_signals)?;
     let supervisor = Supervisor { settings, attachment, mountpoint: mountinfo::resolve(mountpoint), shared, door: None };
     supervisor.run(tell)
 }
