@@ -51,7 +51,6 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Kind, NEVER, Program, Value};
-use crate::mountinfo;
 
 /// How a program of this house ends when it does not succeed.
 #[derive(Debug)]
