@@ -34,7 +34,7 @@ const DOORS: &[(&[&str], &[&str])] = &[
     (&["clap", "clap_complete", "clap_mangen", "anyhow", "indicatif"], &["cli/"]),
     (&["reqwest", "quick_xml", "retry_policies"], &["store/"]),
     (&["aws_", "reqsign_"], &["store/"]),
-    (&["moka"], &["vfs/stat_cache.rs", "store/"]),
+    (&["moka"], &["vfs/stat_cache", "store/"]),
     (&["s3s", "s3s_fs"], &["demo/"]),
     (&["hyper", "hyper_util"], &["store/", "demo/", "admin/"]),
     (&["tower_layer", "tower_service"], &["store/connecting.rs"]),
