@@ -456,7 +456,7 @@ impl Mounted {
             let failed = |source| Error::Control { path: path.clone(), source };
             servers.push(Server::at(path, Arc::clone(&subject), self.runtime().handle()).map_err(failed)?);
         }
-        let Some(device) = self.session.device().and_then(|device| device.parse().ok()) else {
+        let Some(device) = self.session.device() else {
             tracing::info!("no control socket that the mount point leads to: this kernel does not tell what is mounted over a descriptor");
             return Ok(servers);
         };

@@ -2,10 +2,34 @@
 //! can be asked about dead ones.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
-use crate::admin::Device;
+/// The device of a mount, as the kernel numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Device {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+impl FromStr for Device {
+    type Err = ();
+
+    /// Reads `major:minor`.
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (major, minor) = text.split_once(':').ok_or(())?;
+        let number = |digits: &str| digits.parse().map_err(|_| ());
+        Ok(Self { major: number(major)?, minor: number(minor)? })
+    }
+}
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,11 +45,16 @@ pub struct Entry {
     pub kind: String,
     /// What was mounted: for our mounts the bucket.
     pub source: String,
-    /// Whose mount it is, when a process in user space answers for it.
-    pub owner: Option<u32>,
+    /// The options of its file system.
+    pub options: String,
 }
 
 impl Entry {
+    /// Whose mount it is, when a process in user space answers for it.
+    pub fn owner(&self) -> Option<u32> {
+        self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
+    }
+
     /// Whether a process in user space answers for it.
     pub fn is_fuse(&self) -> bool {
         self.kind == "fuse" || self.kind.starts_with("fuse.")
@@ -45,6 +74,11 @@ pub fn read() -> std::io::Result<Vec<Entry>> {
 /// The topmost mount at exactly this path.
 pub fn at(path: &Path) -> std::io::Result<Option<Entry>> {
     Ok(read()?.into_iter().rev().find(|entry| entry.mount_point == path))
+}
+
+/// The device of what is mounted at exactly this path. Unlike stat(2) it asks no daemon.
+pub fn device_at(path: &Path) -> Option<Device> {
+    Some(at(path).ok()??.device)
 }
 
 /// The mount that a path without links leads to, among those of `table`: from the root down, because what was mounted over hides what was
@@ -87,6 +121,7 @@ pub fn resolve(path: &Path) -> PathBuf {
     path
 }
 
+/// The mounts of a table in the form of that file.
 pub(crate) fn parse(table: &[u8]) -> Vec<Entry> {
     table.split(|&b| b == b'\n').filter_map(line).collect()
 }
@@ -101,14 +136,14 @@ fn line(line: &[u8]) -> Option<Entry> {
     // Optional fields end with a lone hyphen; their number varies.
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let (kind, source) = (fields.next()?, fields.next()?);
-    let owner = text(fields.next()).and_then(|options| options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok()));
+    let options = String::from_utf8_lossy(fields.next().unwrap_or_default()).into_owned();
     Some(Entry {
         id,
         parent,
         device,
         root,
         mount_point,
-        owner,
+        options,
         kind: String::from_utf8_lossy(&unescape(kind)).into_owned(),
         source: String::from_utf8_lossy(&unescape(source)).into_owned(),
     })
@@ -147,13 +182,22 @@ garbage
 ";
 
     #[test]
+    fn a_device_is_read_as_the_mount_table_shows_it() {
+        let device: Device = "0:36".parse().unwrap();
+        assert_eq!((device, device.to_string()), (Device { major: 0, minor: 36 }, "0:36".to_owned()));
+        for odd in ["", "0", "0:", ":1", "a:b", "0:1:2", "-1:2"] {
+            assert!(odd.parse::<Device>().is_err(), "{odd}");
+        }
+    }
+
+    #[test]
     fn lines_are_read_with_and_without_optional_fields() {
         let entries = parse(TABLE);
         assert_eq!(entries.len(), 4);
         assert_eq!(entries[1].mount_point, Path::new("/mnt/my data"));
         assert_eq!(entries[1].source, "s3://data/a b");
         assert!(entries[1].is_ours() && entries[1].is_fuse());
-        assert_eq!((entries[1].owner, entries[2].owner, entries[1].root.as_path()), (Some(0), None, Path::new("/")));
+        assert_eq!((entries[1].owner(), entries[2].owner(), entries[1].root.as_path()), (Some(0), None, Path::new("/")));
         assert_eq!(entries[1].device.to_string(), "0:36");
         assert!(entries[2].is_fuse() && !entries[2].is_ours());
         assert!(entries[3].is_ours());
@@ -194,7 +238,8 @@ garbage
 
     #[test]
     fn the_root_is_always_mounted_and_links_lead_to_their_target() {
-        assert!(at(Path::new("/")).unwrap().is_some());
+        assert!(device_at(Path::new("/")).is_some());
+        assert_eq!(device_at(Path::new("/nowhere/at/all")), None);
         let dir = tempfile::tempdir().unwrap();
         let real = dir.path().canonicalize().unwrap().join("real");
         std::fs::create_dir(&real).unwrap();

@@ -6,9 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::place::{self, Device};
+use super::place::{self, socket_name};
 use super::protocol::{self, Command, Done, LINE_BYTES, Progress, Reply};
 use crate::handover::Place;
+use crate::mountinfo::Device;
 
 /// Longest time without a word from the daemon. What takes longer there tells its progress; the kernel may keep a refresh waiting.
 const SILENCE: Duration = Duration::from_secs(90);
@@ -60,7 +61,7 @@ impl Client {
     pub fn connect(directories: &[PathBuf], device: Device, owner: u32) -> Result<Self, Error> {
         let mut looked = Vec::new();
         for directory in directories {
-            let file = directory.join(device.socket_name());
+            let file = directory.join(socket_name(device));
             match place::check(directory, owner) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     looked.push(file);

@@ -2,50 +2,24 @@
 //! every process reads in /proc/self/mountinfo without asking the mount. It reads no environment. Invariant: no socket is made or used in a
 //! directory that somebody else could have filled.
 
-use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
+
+use crate::mountinfo::Device;
 
 /// Permission bits of others and of the group.
 const OF_OTHERS: u32 = 0o077;
 
-/// The device of a mount, as the kernel numbers it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Device {
-    major: u32,
-    minor: u32,
+/// The name of the socket of a mount.
+pub(super) fn socket_name(device: Device) -> String {
+    format!("{}-{}.sock", device.major, device.minor)
 }
 
-impl Device {
-    /// The name of its socket.
-    pub(super) fn socket_name(self) -> String {
-        format!("{}-{}.sock", self.major, self.minor)
-    }
-
-    /// The name of the socket of who keeps it.
-    fn keeper_name(self) -> String {
-        format!("{}-{}.keeper", self.major, self.minor)
-    }
-}
-
-impl fmt::Display for Device {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.major, self.minor)
-    }
-}
-
-impl FromStr for Device {
-    type Err = ();
-
-    /// Reads `major:minor`.
-    fn from_str(text: &str) -> Result<Self, ()> {
-        let (major, minor) = text.split_once(':').ok_or(())?;
-        let number = |digits: &str| digits.parse().map_err(|_| ());
-        Ok(Self { major: number(major)?, minor: number(minor)? })
-    }
+/// The name of the socket of who keeps it.
+fn keeper_name(device: Device) -> String {
+    format!("{}-{}.keeper", device.major, device.minor)
 }
 
 /// The directories in which the sockets of a user's mounts may lie, the best first. `runtime` is that user's $XDG_RUNTIME_DIR, which a
@@ -71,7 +45,7 @@ pub fn keeper_place(directories: &[PathBuf], device: Device, uid: u32) -> io::Re
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for directory in directories {
         match prepare(directory, uid) {
-            Ok(()) => return Ok(directory.join(device.keeper_name())),
+            Ok(()) => return Ok(directory.join(keeper_name(device))),
             Err(error) => last = error,
         }
     }
@@ -81,7 +55,7 @@ pub fn keeper_place(directories: &[PathBuf], device: Device, uid: u32) -> io::Re
 /// The socket of who keeps `device` for the user `uid`; none: nobody does.
 pub fn keeper_of(directories: &[PathBuf], device: Device, uid: u32) -> Option<PathBuf> {
     let trusted = directories.iter().filter(|directory| check(directory, uid).is_ok());
-    trusted.map(|directory| directory.join(device.keeper_name())).find(|path| path.exists())
+    trusted.map(|directory| directory.join(keeper_name(device))).find(|path| path.exists())
 }
 
 /// Makes the directory, or finds it as it has to be.
@@ -113,15 +87,6 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
-
-    #[test]
-    fn a_device_is_read_as_the_mount_table_shows_it() {
-        let device: Device = "0:36".parse().unwrap();
-        assert_eq!((device.to_string(), device.socket_name()), ("0:36".to_owned(), "0-36.sock".to_owned()));
-        for odd in ["", "0", "0:", ":1", "a:b", "0:1:2", "-1:2"] {
-            assert!(odd.parse::<Device>().is_err(), "{odd}");
-        }
-    }
 
     #[test]
     fn every_user_has_places_of_their_own() {

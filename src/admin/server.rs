@@ -18,11 +18,12 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::answers::{self, Subject};
-use super::place::{self, Device};
+use super::place::{self, socket_name};
 use super::protocol::{self, Command, LINE_BYTES, Reply};
 use super::socket_file::SocketFile;
 use super::warm::Tally;
 use crate::handover::{self, Door};
+use crate::mountinfo::Device;
 
 /// Clients at a time: a few people and their monitors.
 const CLIENTS: usize = 16;
@@ -106,9 +107,9 @@ impl Drop for Server {
 /// that does not listen.
 fn bind(directory: &Path, device: Device, uid: u32) -> io::Result<(std::os::unix::net::UnixListener, PathBuf)> {
     place::prepare(directory, uid)?;
-    let file = directory.join(device.socket_name());
+    let file = directory.join(socket_name(device));
     // Numbers of processes are not unique where containers share the directory; those of devices are.
-    let draft = directory.join(format!(".{}.{}", device.socket_name(), std::process::id()));
+    let draft = directory.join(format!(".{}.{}", socket_name(device), std::process::id()));
     let _ = fs::remove_file(&draft);
     let listener = std::os::unix::net::UnixListener::bind(&draft)?;
     listener.set_nonblocking(true)?;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::mountinfo::{self, Entry};
 use crate::units::ByteSize;
 
 use super::SMALLEST_LIMIT;
@@ -72,8 +73,8 @@ fn meminfo(root: &Path) -> Option<Allowance> {
 /// The least limit of our cgroups and all above them: every one of them can kill us.
 fn cgroups(root: &Path) -> Option<Allowance> {
     let ours = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
-    let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).ok()?;
-    let trees = mounts.lines().filter_map(Tree::parse);
+    let mounts = mountinfo::parse(&fs::read(root.join("proc/self/mountinfo")).ok()?);
+    let trees = mounts.into_iter().filter_map(Tree::of);
     trees.filter_map(|tree| tree.least(root, tree.version.path_in(&ours)?)).min()
 }
 
@@ -119,20 +120,14 @@ struct Tree {
 }
 
 impl Tree {
-    /// A line of proc_pid_mountinfo(5), if it is one of a hierarchy with memory.
-    fn parse(line: &str) -> Option<Self> {
-        let (place, kind) = line.split_once(" - ")?;
-        let mut fields = place.split(' ').skip(3);
-        // Names of units have backslashes, and the table writes these and spaces as octal numbers.
-        let mut path = || fields.next().map(|field| PathBuf::from(field.replace("\\040", " ").replace("\\134", "\\")));
-        let (root, mounted_at) = (path()?, path()?);
-        let mut kind = kind.split(' ');
-        let version = match (kind.next()?, kind.nth(1)?) {
-            ("cgroup2", _) => Version::Two,
-            ("cgroup", options) if options.split(',').any(|option| option == "memory") => Version::One,
+    /// A mount, if it is one of a hierarchy with memory.
+    fn of(mount: Entry) -> Option<Self> {
+        let version = match mount.kind.as_str() {
+            "cgroup2" => Version::Two,
+            "cgroup" if mount.options.split(',').any(|option| option == "memory") => Version::One,
             _ => return None,
         };
-        Some(Self { version, root, mounted_at })
+        Some(Self { version, root: mount.root, mounted_at: mount.mount_point })
     }
 
     /// The least limit of `ours` and all above it in this hierarchy.

@@ -104,11 +104,6 @@ fn plot(chart: &Chart, path: &Path) -> Result<(), Failure> {
     fs::write(path, svg).map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))
 }
 
-/// Listens for the signals that end a bench in order.
-fn listen() -> Result<Stop, Failure> {
-    Stop::listen().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))
-}
-
 /// The failure, or that a signal was the reason for it.
 fn or_interrupted(failure: Failure, stop: &Stop) -> Failure {
     match stop.exit_code() {

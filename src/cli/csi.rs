@@ -139,7 +139,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let driver = Driver::prepare(args.options(), runtime.handle()).map_err(|error| Failure::usage(error.to_string()))?;
     let _pages = args.health_listen.as_ref().map(|place| show(place, runtime.handle())).transpose()?;
     let served = runtime.block_on(async {
-        let mut signals = Signals::listen().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
+        let mut signals = Signals::listen().map_err(Failure::without_signals)?;
         tracing::info!(driver = args.driver_name, node = args.node_id, volumes = driver.count(), "the driver answers");
         let end = async {
             let ending = signals.next().await;

@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     // What the mount has to say at `info` would run through the bars.
     let log = logging::Options { level: "warn".into(), ..logging::Options::default() };
     logging::init(&log, Attachment::Foreground).map_err(|e| Failure::usage(e.to_string()))?;
-    let stop = Stop::listen().map_err(|e| Failure::internal(format!("cannot listen for signals: {e}")))?;
+    let stop = Stop::listen().map_err(Failure::without_signals)?;
     match (in_temporary_directory(args, &stop), stop.exit_code()) {
         (Err(_), Some(code)) => Err(Failure { code, message: "interrupted: unmounted, and what the demo stored is removed".into() }),
         (outcome, _) => outcome,

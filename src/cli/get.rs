@@ -56,7 +56,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage("--range and --compat are for one object, without --update"));
     }
     runtime()?.block_on(async {
-        let mut signals = Signals::listen().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
+        let mut signals = Signals::listen().map_err(Failure::without_signals)?;
         let fetching = async {
             let remotes = open_all(&args.sources, &args.reach).await?;
             match &remotes[..] {
@@ -213,9 +213,8 @@ async fn fetch_many(args: &Args, remotes: &[Remote]) -> Result<(), Failure> {
     let pick = args.picking.pick()?;
     args.tuning.say(&plan, "files of any size", Some(args.picking.transfers));
     let progress = Progress::growing("fetching", Unit::Bytes);
-    let Picking { update, dry_run, transfers, .. } = args.picking;
-    let getting = getting(args, &remotes[0], plan, &progress);
-    let tree = Tree { getting, asked, pick, update, transfers: transfers.into(), dry_run, on_file: progress.on_file() };
+    let many = args.picking.many(asked, pick, &progress);
+    let tree = Tree { getting: getting(args, &remotes[0], plan, &progress), many };
     let mut report = Report::new(&args.picking, Way::Fetched);
     let fetched = tree.get(&roots, |event: Event| report.add(event, &progress)).await;
     progress.clear();

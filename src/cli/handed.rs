@@ -70,7 +70,7 @@ fn way_back(place: PathBuf, device: RawFd, given: &Given) -> io::Result<WayBack>
 
 /// Waits at `meeting` for a mount and goes on as the program that serves it: returns only when that cannot be, or when a signal ended the wait.
 pub fn serve(input: &Input, meeting: &Meeting, patience: Duration) -> Result<(), Failure> {
-    let stop = Stop::listen().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
+    let stop = Stop::listen().map_err(Failure::without_signals)?;
     let deadline = Instant::now() + patience;
     let ended = |error: io::Error| match error.kind() {
         io::ErrorKind::Interrupted => Ok(()),

@@ -8,10 +8,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::mountinfo::{self, Entry};
 use super::{Failure, mount};
 use crate::admin::{Client, Error, InnerPath};
 use crate::config;
+use crate::mountinfo::{self, Entry};
 
 /// As many links as the kernel follows in one path.
 const LINKS: usize = 40;
@@ -109,7 +109,7 @@ impl Located {
     pub fn connect(&self) -> Result<Client, Failure> {
         let (me, at) = (rustix::process::geteuid().as_raw(), self.mount.mount_point.display());
         // A descriptor's mount that says nothing of its owner can only be one's own.
-        let owner = self.mount.owner.unwrap_or(me);
+        let owner = self.mount.owner().unwrap_or(me);
         if owner != me && me != 0 {
             return Err(Failure::usage(format!("{at}: mounted by user {owner}: only they and root can ask its daemon")));
         }

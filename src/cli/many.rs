@@ -9,7 +9,7 @@ use serde_json::json;
 use super::Failure;
 use super::progress::Progress;
 use super::remote::{line_of, to_json};
-use crate::transfer::{Event, Item, Moved, Pick};
+use crate::transfer::{Asked, Event, Item, Many, Moved, Pick};
 
 /// Which.
 #[derive(Debug, clap::Args)]
@@ -41,6 +41,12 @@ impl Picking {
     /// The patterns.
     pub fn pick(&self) -> Result<Pick, Failure> {
         Pick::new(&self.include, &self.exclude).map_err(|error| Failure::usage(format!("--include, --exclude: {error}")))
+    }
+
+    /// How those that match are moved.
+    pub fn many(&self, asked: Asked, pick: Pick, progress: &Progress) -> Many {
+        let Self { update, transfers, dry_run, .. } = *self;
+        Many { asked, pick, update, transfers: transfers.into(), dry_run, on_file: progress.on_file() }
     }
 }
 

@@ -51,7 +51,6 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Kind, NEVER, Program, Value};
-use crate::mountinfo;
 
 /// How a program of this house ends when it does not succeed.
 #[derive(Debug)]
@@ -71,6 +70,11 @@ impl Failure {
     /// Everything that is nobody's mistake.
     pub fn internal(message: impl Into<String>) -> Self {
         Self { code: 1, message: message.into() }
+    }
+
+    /// What could not be ended in order is not begun.
+    pub fn without_signals(error: std::io::Error) -> Self {
+        Self::internal(format!("cannot listen for signals: {error}"))
     }
 }
 

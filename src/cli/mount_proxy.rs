@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     logging::init(&log, Attachment::Foreground).map_err(|error| Failure::usage(error.to_string()))?;
     let drivers = Drivers::named(args.driver.iter().map(String::as_str)).map_err(Failure::usage)?;
     let timeout = super::time("--timeout", &args.timeout)?;
-    let signals = Stop::listen().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
+    let signals = Stop::listen().map_err(Failure::without_signals)?;
     let on = |error: std::io::Error| Failure::usage(format!("cannot listen at {}: {error}", args.socket.display()));
     let proxy = Proxy::open(&args.socket, drivers, timeout).map_err(on)?;
     proxy.serve().map_err(|error| Failure::internal(format!("cannot start a thread: {error}")))?;

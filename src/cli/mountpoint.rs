@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use rustix::thread::CapabilitySet;
 
-use super::{Failure, mountinfo};
+use super::Failure;
 use crate::config::{MountTarget, Settings};
-use crate::fuse;
+use crate::{fuse, mountinfo};
 
 /// Refuses what the mount would stumble over.
 pub fn check(settings: &Settings) -> Result<(), Failure> {

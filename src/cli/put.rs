@@ -63,7 +63,7 @@ async fn until_stopped<T>(
     stop: &watch::Sender<bool>,
     storing: impl Future<Output = transfer::Result<T>>,
 ) -> Result<T, Failure> {
-    let mut signals = Signals::listen().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
+    let mut signals = Signals::listen().map_err(Failure::without_signals)?;
     tokio::pin!(storing);
     let mut ending = None;
     let stored = loop {
@@ -182,10 +182,9 @@ async fn store_many(args: &Args, asked: Asked, remote: Remote) -> Result<(), Fai
     let pick = args.picking.pick()?;
     args.tuning.say(&plan, "files of any size", Some(args.picking.transfers));
     let progress = Progress::growing("storing", Unit::Bytes);
+    let many = args.picking.many(asked, pick, &progress);
     let (stop, putting) = putting(args, &remote, plan, Headers::default(), true, &progress);
-    let Picking { update, dry_run, transfers, .. } = args.picking;
-    let (transfers, on_file) = (transfers.into(), progress.on_file());
-    let storing = Arc::new(Storing { putting, asked, pick, update, transfers, dry_run, on_file, stop: stop.clone() });
+    let storing = Arc::new(Storing { putting, many, stop: stop.clone() });
     let mut report = Report::new(&args.picking, Way::Stored);
     let stored = until_stopped(&remote, &stop, storing.put(&given, |event: Event| report.add(event, &progress))).await;
     progress.clear();

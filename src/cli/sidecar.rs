@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let words = [vec![format!("--log-level={}", args.log_level)], args.options.clone()].concat();
     let options = Options { directory: directory.clone(), program: "/proc/self/exe".into(), words };
     let end = runtime.block_on(async {
-        let mut signals = Signals::listen().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
+        let mut signals = Signals::listen().map_err(Failure::without_signals)?;
         Ok::<_, Failure>(Daemons::new(options).serve(async || signals.next().await).await)
     })?;
     match end {

@@ -18,11 +18,12 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 
 use super::ready::{self, Ready};
-use super::{Failure, kept, mountinfo};
-use crate::admin::{self, Device};
+use super::{Failure, kept};
+use crate::admin;
 use crate::config::{MountTarget, Settings};
 use crate::handover::{Door, Keeper, Link, Message, Place, Report, Trouble, Wish};
 use crate::logging::{self, Attachment};
+use crate::mountinfo::{self, Device};
 use crate::signals::Signals;
 
 /// Daemons that are started one after another without one that lives for a while. With the waits between them these are four seconds, and what
@@ -98,7 +99,7 @@ pub fn run(settings: &Settings, attachment: Attachment, tell: impl FnOnce(&str) 
         return Err(Failure::usage("supervised needs a directory"));
     };
     let shared = Arc::new(Shared::default());
-    shared.forward_signals().map_err(|error| Failure::internal(format!("cannot listen for signals: {error}")))?;
+    shared.forward_signals().map_err(Failure::without_signals)?;
     let supervisor = Supervisor { settings, attachment, mountpoint: mountinfo::resolve(mountpoint), shared, door: None };
     supervisor.run(tell)
 }

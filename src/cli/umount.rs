@@ -7,7 +7,8 @@ use std::process::Command;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::{Failure, mountinfo};
+use super::Failure;
+use crate::mountinfo;
 
 /// Unmount directories, also those that a killed daemon left behind.
 #[derive(Debug, clap::Args)]

@@ -40,7 +40,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let version = version_of(&program)?;
     let located = locate(&args.mountpoint)?;
     let me = rustix::process::geteuid().as_raw();
-    let owner = located.mount.owner.unwrap_or(me);
+    let owner = located.mount.owner().unwrap_or(me);
     let environment = if owner == me { mount::environment() } else { Vec::new() };
     let directories = config::socket_directories(owner, &environment);
     let none = || Failure::usage(format!("{at}: nobody supervises this mount: mount it with --supervised"));

@@ -18,6 +18,7 @@ use super::flags::DiskFlags;
 use super::locate::{Located, locate_among, mounts, refusal};
 use super::progress::{Progress, Unit};
 use crate::admin::{self, Command, Done, InnerPath, Warmed, Warming};
+use crate::mountinfo::Device;
 use crate::units::ByteSize;
 
 /// Bring files to the disk that mounts read from, before anybody reads them.
@@ -98,7 +99,7 @@ fn is_source(place: &OsStr) -> bool {
 }
 
 /// The paths inside each mount, under its device.
-fn by_mount(paths: &[OsString]) -> Result<BTreeMap<admin::Device, (Located, Vec<InnerPath>)>, Failure> {
+fn by_mount(paths: &[OsString]) -> Result<BTreeMap<Device, (Located, Vec<InnerPath>)>, Failure> {
     let table = mounts()?;
     let mut found = BTreeMap::new();
     for path in paths {

@@ -12,8 +12,8 @@ use std::thread;
 use parking_lot::Mutex;
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::admin::Device;
 use crate::fuse;
+use crate::mountinfo::{self, Device};
 use crate::sys;
 use crate::units::ByteSize;
 
@@ -91,8 +91,7 @@ impl Mounts {
     }
 
     fn prepare(&self, first: OwnedFd, target: &Path) -> io::Result<Attached> {
-        let device = fuse::device_of(target).and_then(|device| device.parse().ok());
-        let device = device.ok_or_else(|| io::Error::other("the mount is not in the mount table"))?;
+        let device = mountinfo::device_at(target).ok_or_else(|| io::Error::other("the mount is not in the mount table"))?;
         fuse::set_read_ahead(target, u32::try_from(self.largest.as_u64() >> 10).unwrap_or(u32::MAX));
         let cores = thread::available_parallelism().map_or(2, usize::from).clamp(1, MOST_DESCRIPTORS);
         let mut descriptors = vec![first];

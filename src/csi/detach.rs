@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mount::UnmountFlags;
 
-use crate::fuse;
+use crate::{fuse, mountinfo};
 
 /// How long a daemon may take to answer what the kernel asks at the end.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ pub struct Known {
 impl Known {
     /// Whether it is there and somebody has its descriptors.
     pub fn is_alive(&self) -> bool {
-        let is_there = fuse::device_of(&self.target).is_some_and(|device| device == self.device);
+        let is_there = mountinfo::device_at(&self.target).is_some_and(|device| device.to_string() == self.device);
         is_there && probe(&self.target) == Probed::Alive
     }
 }
@@ -64,7 +64,7 @@ pub fn probe(target: &Path) -> Probed {
 /// # Errors
 /// What umount2(2) says.
 pub fn detach(target: &Path) -> io::Result<()> {
-    let connection = fuse::device_of(target).and_then(|device| Some(PathBuf::from(CONNECTIONS).join(device.split_once(':')?.1)));
+    let connection = mountinfo::device_at(target).map(|device| Path::new(CONNECTIONS).join(device.minor.to_string()));
     let (send, receive) = mpsc::channel();
     let path = target.to_owned();
     thread::Builder::new().name("windlass-detach".into()).spawn(move || send.send(fuse::unmount(&path, UnmountFlags::DETACH)))?;
@@ -93,7 +93,7 @@ fn abort(connection: &Path) {
 
 /// Makes [`CONNECTIONS`] visible: in a container it is an empty directory until the file system of this name is mounted there.
 pub fn show_connections() {
-    let is_there = crate::mountinfo::at(Path::new(CONNECTIONS)).ok().flatten().is_some();
+    let is_there = mountinfo::at(Path::new(CONNECTIONS)).ok().flatten().is_some();
     if is_there || !Path::new(CONNECTIONS).exists() {
         return;
     }

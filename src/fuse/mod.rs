@@ -39,7 +39,7 @@ use crate::vfs::{Edits, Files, Names};
 
 pub use device::{Flaw, adopt, check, is_fuse, mounted_over};
 pub use init::Agreed;
-pub use kernel::{can_resume, device_of, set_read_ahead, unmount};
+pub use kernel::{can_resume, set_read_ahead, unmount};
 pub use options::Options;
 pub use session::{Keeping, Left, Session};
 

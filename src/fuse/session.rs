@@ -19,6 +19,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::handover::Line;
+use crate::mountinfo::{self, Device};
 use crate::sys::{HUGE_PAGE, Memory, Window};
 use crate::vfs::{Answered, Expired, Inode};
 
@@ -224,12 +225,12 @@ impl Session {
         let _ = self.ended.clone().wait_for(|&ended| ended).await;
     }
 
-    /// The device of what is mounted, as `major:minor`. None for a descriptor where the kernel does not tell of what: where that is mounted
+    /// The device of what is mounted, None for a descriptor where the kernel does not tell of what: where that is mounted
     /// this process cannot see.
-    pub fn device(&self) -> Option<String> {
+    pub fn device(&self) -> Option<Device> {
         match &self.mountpoint {
-            Some(mountpoint) => kernel::device_of(mountpoint),
-            None => self.channel.mounted_as(),
+            Some(mountpoint) => mountinfo::device_at(mountpoint),
+            None => self.channel.mounted_as()?.parse().ok(),
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod answer;
 mod checksum;
+mod clients;
 mod connecting;
 mod copying;
 mod credentials;
@@ -28,6 +29,7 @@ mod requests;
 mod resolve;
 mod retry;
 mod s3;
+mod signing;
 mod switches;
 mod symlink;
 mod whole;

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::answer;
 use super::leave::Clients;
 use super::listing::{self, ListingError, Tokens};
-use super::range::SignedGet;
+use super::signing::SignedGet;
 use super::{Error, ErrorKind, Key, ListPage, Op, Result, Tell};
 use crate::metrics::Attempt;
 
@@ -42,7 +42,7 @@ pub(super) struct PageClient {
 }
 
 impl PageClient {
-    /// `http` comes from [`clients`](super::range::clients).
+    /// `http` comes from [`clients`](super::clients::clients).
     pub fn new(http: Clients, stall_timeout: Duration, tokens: Tokens) -> Self {
         Self { http, stall_timeout, tokens }
     }

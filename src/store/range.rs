@@ -5,120 +5,35 @@
 //! Two clients send the requests: `plain` those that go over bare TCP, because it brings the bytes where they belong
 //! without a copy, and reqwest all others: TLS, proxies, bodies whose length is not known.
 
+mod promise;
 mod response;
 mod url;
 
-use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use hyper_util::client::proxy::matcher::Matcher;
-use parking_lot::Mutex;
-use reqwest::Url;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::answer::{self, Answer};
-use super::connecting::Counting;
-use super::credentials::{Attempts, Edition};
+use super::credentials::Attempts;
 use super::endpoint;
 use super::leave::Clients;
 use super::plain::{self, Failure};
 use super::redirect::{self, AllowList, MAX_HOPS, Remembered, Target};
 use super::requests::Voice;
-use super::{ETag, Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
+use super::signing::{Remembering, SignGet};
+use super::{Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
 use crate::metrics::{Metrics, RequestKind};
+use promise::{Conditions, answered, check, is_other_version};
 use response::{Response, Source};
 
 pub use self::url::Urls;
 
-/// Connections kept per host: above every concurrency that the reader reaches, so that none is reopened while reads go on.
-pub(super) const IDLE_CONNECTIONS: usize = 512;
-
-/// Below what stores and load balancers keep (S3 about 20 s idle, OSS 60 s): a request on a connection that the
-/// other side is closing costs a retry.
-pub(super) const IDLE_FOR: Duration = Duration::from_secs(15);
-
 /// An error document is a few hundred bytes; what is longer is not one.
 const ERROR_BODY_LIMIT: usize = 64 << 10;
-
-/// A GET of a whole object, signed; Range and If-Match are added by the range path and are not part of the
-/// signature, so one of these serves many ranges of the object until it expires.
-#[derive(Clone, Debug)]
-pub(super) struct SignedGet {
-    pub url: Url,
-    pub headers: HeaderMap,
-    /// Which keys signed it; none: nobody's.
-    pub by: Option<Edition>,
-}
-
-/// How a dialect signs data GETs.
-#[async_trait]
-pub(super) trait SignGet: Send + Sync {
-    async fn sign_get(&self, key: &Key) -> Result<SignedGet>;
-
-    /// The headers for a trusted host that `signed` was redirected to. As it stands for signatures that do not
-    /// cover host and path of the URL (OSS); those that do sign again.
-    async fn sign_redirected(&self, signed: &SignedGet, _key: &Key, _target: &Url) -> Result<HeaderMap> {
-        Ok(signed.headers.clone())
-    }
-}
-
-/// A signer that remembers which keys it signed with last, for one GET.
-struct Remembering<'a> {
-    signer: &'a dyn SignGet,
-    by: Mutex<Option<Edition>>,
-}
-
-impl<'a> Remembering<'a> {
-    fn new(signer: &'a dyn SignGet) -> Self {
-        Self { signer, by: Mutex::default() }
-    }
-
-    /// None as long as nothing was signed.
-    fn by(&self) -> Option<Edition> {
-        *self.by.lock()
-    }
-}
-
-#[async_trait]
-impl SignGet for Remembering<'_> {
-    async fn sign_get(&self, key: &Key) -> Result<SignedGet> {
-        let signed = self.signer.sign_get(key).await?;
-        *self.by.lock() = signed.by;
-        Ok(signed)
-    }
-
-    async fn sign_redirected(&self, signed: &SignedGet, key: &Key, target: &Url) -> Result<HeaderMap> {
-        self.signer.sign_redirected(signed, key, target).await
-    }
-}
-
-/// The HTTP clients of a dialect.
-pub(super) fn clients(options: &Options, metrics: &Arc<Metrics>) -> reqwest::Result<Clients> {
-    Clients::build(&options.exits, || client_builder(options, metrics))
-}
-
-/// The settings that they share.
-pub(super) fn client_builder(options: &Options, metrics: &Arc<Metrics>) -> reqwest::ClientBuilder {
-    let builder = reqwest::Client::builder().connector_layer(Counting(Arc::clone(metrics)));
-    let builder = if endpoint::goes_through_proxy(options.endpoint.as_deref()) { builder } else { builder.no_proxy() };
-    builder
-        .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
-        // Redirects are followed below, where it is known which headers may go along.
-        .redirect(reqwest::redirect::Policy::none())
-        .referer(false)
-        .retry(reqwest::retry::never())
-        // One stream of HTTP/2 is limited by its window and all share one connection; ranges want several.
-        .http1_only()
-        .tcp_nodelay(true)
-        .connect_timeout(options.connect_timeout)
-        .pool_max_idle_per_host(IDLE_CONNECTIONS)
-        .pool_idle_timeout(IDLE_FOR)
-}
 
 /// The HTTP client of the data path.
 #[derive(Clone, Debug)]
@@ -134,7 +49,7 @@ pub(super) struct RangeClient {
 }
 
 impl RangeClient {
-    /// `http` comes from [`clients`].
+    /// `http` comes from [`clients`](super::clients::clients).
     pub fn new(http: Clients, options: &Options, metrics: Arc<Metrics>) -> Self {
         let proxied = endpoint::goes_through_proxy(options.endpoint.as_deref());
         let proxies = if proxied { Matcher::from_env() } else { Matcher::builder().build() };
@@ -168,7 +83,7 @@ impl RangeClient {
         let conditions = Conditions::new(request)?;
         if let Some(target) = self.remembered.get(&request.key) {
             if let Ok(response) = self.send(&target, &conditions, &request.key).await
-                && check(&response, request).is_ok()
+                && check(response.status(), response.headers(), response.content_length(), request).is_ok()
             {
                 return self.copy(response, request, sink).await.inspect_err(|_| self.remembered.forget(&request.key));
             }
@@ -178,7 +93,7 @@ impl RangeClient {
         if !response.status().is_success() {
             return Err(self.refusal(response, request).await);
         }
-        check(&response, request)?;
+        check(response.status(), response.headers(), response.content_length(), request)?;
         self.copy(response, request, sink).await.inspect_err(|_| self.remembered.forget(&request.key))
     }
 
@@ -335,92 +250,10 @@ impl RangeClient {
     }
 }
 
-/// The headers that make a GET of an object a GET of one range of one version.
-struct Conditions(Vec<(HeaderName, HeaderValue)>);
-
-impl Conditions {
-    fn new(request: &RangeRequest) -> Result<Self> {
-        let Range { start, end } = request.range;
-        if request.etag.as_str().is_empty() {
-            // Listings of some stores tell no version; whoever meets this asks for the attributes, as for a replaced object.
-            return Err(Error::new(ErrorKind::Replaced, Op::Get, &request.key, "the listing told no version of the object"));
-        }
-        let etag = HeaderValue::from_str(request.etag.as_str())
-            .map_err(|_| Error::new(ErrorKind::Invalid, Op::Get, &request.key, "the etag cannot be sent as a header"))?;
-        let range = HeaderValue::try_from(format!("bytes={start}-{}", end - 1)).expect("digits are valid in a header");
-        let identity = HeaderValue::from_static("identity");
-        Ok(Self(vec![(header::RANGE, range), (header::IF_MATCH, etag), (header::ACCEPT_ENCODING, identity)]))
-    }
-}
-
-/// Whether the head of an answer promises exactly the bytes that were asked for.
-fn check(response: &Response, request: &RangeRequest) -> Result<()> {
-    let Range { start, end } = request.range;
-    let (status, headers) = (response.status(), response.headers());
-    let etag = headers.get(header::ETAG).and_then(|value| value.to_str().ok());
-    // Stores exist that accept If-Match and ignore it. This comes first: the Content-Range of another version may differ too,
-    // and asking again does not help.
-    if etag.is_some_and(|etag| !same_version(etag, &request.etag)) {
-        return Err(answered(ErrorKind::Replaced, &request.key, status, "the object was replaced".to_owned()));
-    }
-    match status {
-        StatusCode::PARTIAL_CONTENT => {
-            let text = headers.get(header::CONTENT_RANGE).and_then(|value| value.to_str().ok()).unwrap_or("none");
-            if content_range(text).is_none_or(|(first, last, total)| first != start || last != end - 1 || total.is_some_and(|t| t < end)) {
-                let message = format!("asked for bytes {start}-{}, the answer has Content-Range {text:?}", end - 1);
-                return Err(answered(ErrorKind::Corrupt, &request.key, status, message));
-            }
-        }
-        // Some servers answer a range that is the whole object without a 206.
-        StatusCode::OK if start == 0 => {}
-        status => {
-            let message = format!("asked for bytes {start}-{}, the answer is not partial", end - 1);
-            return Err(answered(ErrorKind::Corrupt, &request.key, status, message));
-        }
-    }
-    if etag.is_none() {
-        return Err(answered(ErrorKind::Corrupt, &request.key, status, "the answer has no ETag".to_owned()));
-    }
-    match response.content_length() {
-        Some(length) if length != end - start => {
-            let message = format!("asked for {} bytes, the answer has {length}", end - start);
-            Err(answered(ErrorKind::Corrupt, &request.key, status, message))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// First byte, last byte and size of the object, of `bytes 0-9/100`; the size may be `*`.
-fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
-    let (range, total) = text.trim().strip_prefix("bytes ")?.split_once('/')?;
-    let (first, last) = range.split_once('-')?;
-    let total = if total == "*" { None } else { Some(total.parse().ok()?) };
-    Some((first.trim().parse().ok()?, last.trim().parse().ok()?, total))
-}
-
-/// Whether two spellings name one version: listings of some stores leave the quotes out.
-fn same_version(answer: &str, asked: &ETag) -> bool {
-    answer.trim().trim_matches('"') == asked.as_str().trim_matches('"')
-}
-
-/// Whether a 416 comes from another version: it says so, or the object is now too short for a range that lay inside it.
-fn is_other_version(headers: &HeaderMap, request: &RangeRequest) -> bool {
-    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-    match (text(header::ETAG), text(header::CONTENT_RANGE).and_then(|range| range.strip_prefix("bytes */")?.parse::<u64>().ok())) {
-        (Some(etag), _) => !same_version(etag, &request.etag),
-        (None, Some(total)) => total < request.range.end,
-        (None, None) => false,
-    }
-}
-
 /// Whether the connection closed before the promised length.
 fn ended_early(error: &reqwest::Error) -> bool {
     let eof = |io: &std::io::Error| io.kind() == std::io::ErrorKind::UnexpectedEof;
     answer::causes(error).any(|cause| cause.downcast_ref::<std::io::Error>().is_some_and(eof))
-}
-
-fn answered(kind: ErrorKind, key: &Key, status: StatusCode, message: String) -> Error {
-    Error { status: Some(status.as_u16()), ..Error::new(kind, Op::Get, key, message) }
 }
 
 fn short(request: &RangeRequest, got: u64) -> Error {

@@ -10,8 +10,9 @@ use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::Url;
 use tokio::time::{Instant, timeout};
 
+use super::clients::client_builder;
 use super::leave::{self, Clients, Exit, Turns};
-use super::{Dialect, Key, Op, Options, Result, answer, endpoint, oss, range, s3};
+use super::{Dialect, Key, Op, Options, Result, answer, endpoint, oss, s3};
 
 /// Longest wait for the answer to a request that asks for nothing.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -68,7 +69,7 @@ impl Way {
             Dialect::Oss => oss::place(options)?,
         };
         let patience = PATIENCE.max(options.connect_timeout);
-        let http = Clients::build(&options.exits, || range::client_builder(options, &std::sync::Arc::default()).timeout(patience));
+        let http = Clients::build(&options.exits, || client_builder(options, &std::sync::Arc::default()).timeout(patience));
         let http = http.map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
         let may_be = endpoint::goes_through_proxy(options.endpoint.as_deref());
         let proxy = || url.as_str().parse::<Uri>().is_ok_and(|uri| Matcher::from_env().intercept(&uri).is_some());

@@ -1,14 +1,37 @@
 //! Many transfers, some at a time, told as they end. It knows neither direction. Invariant: the first that fails ends all, and none is left
 //! running.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::task::JoinSet;
 
+use super::names::Pick;
+use super::plan::Asked;
 use super::{OnBytes, Result};
 use crate::store::{Key, ObjectMeta};
+
+/// Which files are moved and how, whichever way.
+#[derive(Clone)]
+pub struct Many {
+    /// What the plan for a file of each size comes from.
+    pub asked: Asked,
+    pub pick: Pick,
+    /// Leave out what is there with the same size and not older.
+    pub update: bool,
+    /// Files at a time.
+    pub transfers: usize,
+    pub dry_run: bool,
+    pub on_file: OnFile,
+}
+
+impl fmt::Debug for Many {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Many").field("asked", &self.asked).field("pick", &self.pick).finish_non_exhaustive()
+    }
+}
 
 /// What is told of a transfer of many files.
 #[derive(Debug)]

@@ -31,7 +31,7 @@ pub use error::{Error, Result};
 pub use get::{Getting, Got, Sum, Wanted, get};
 pub use knee::Knee;
 pub use landing::piece;
-pub use many::{Event, Item, Moved, OnFile};
+pub use many::{Event, Item, Many, Moved, OnFile};
 pub use names::{NameError, Pick, PickError, local_name, remote_name};
 pub use plan::{Asked, Parallel, Plan, PlanError};
 pub use put::{Put, Putting, put};

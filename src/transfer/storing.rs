@@ -1,7 +1,6 @@
 //! Files, and everything below directories, into objects, some at a time. Symbolic links are followed: what they lead to is stored under their
 //! names. Invariant: what cannot be stored is told and left out, and when one fails, no upload of another stays behind.
 
-use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,34 +11,22 @@ use tokio::sync::watch;
 use tokio::task::block_in_place;
 use walkdir::WalkDir;
 
-use super::many::{Crew, Event, Item, Moved, OnFile, is_current};
-use super::names::{Pick, remote_name};
-use super::plan::{Asked, Plan};
+use super::many::{Crew, Event, Item, Many, Moved, is_current};
+use super::names::remote_name;
+use super::plan::Plan;
 use super::put::{Putting, put};
 use super::source::Origin;
 use super::{Error, Result};
 use crate::store::{Condition, DIRECTORY_TYPE, ErrorKind, Headers, Key, PutRequest};
 
 /// Files on their way.
+#[derive(Debug)]
 pub struct Storing {
     /// How each file is stored; plan and headers are those of the file.
     pub putting: Putting,
-    pub asked: Asked,
-    pub pick: Pick,
-    /// Leave out what is there with the same size and not older.
-    pub update: bool,
-    /// Files at a time.
-    pub transfers: usize,
-    pub dry_run: bool,
-    pub on_file: OnFile,
+    pub many: Many,
     /// What `putting` listens to.
     pub stop: watch::Sender<bool>,
-}
-
-impl fmt::Debug for Storing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Storing").field("putting", &self.putting).field("asked", &self.asked).finish_non_exhaustive()
-    }
 }
 
 /// What a person named.
@@ -73,7 +60,7 @@ impl Storing {
     /// # Errors
     /// The first that could not be stored. Those under way are stopped, others are there.
     pub async fn put(self: &Arc<Self>, all: &[Given], mut tell: impl FnMut(Event)) -> Result<()> {
-        let mut crew = Crew::new(self.transfers);
+        let mut crew = Crew::new(self.many.transfers);
         let stored = self.put_all(all, &mut crew, &mut tell).await;
         if stored.is_err() {
             // Each aborts its upload, or leaves it to its checkpoint.
@@ -110,7 +97,7 @@ impl Storing {
         };
         let (path, kind) = (entry.path().to_owned(), entry.file_type());
         let name = path.strip_prefix(&given.path).unwrap_or(&path);
-        if !name.as_os_str().is_empty() && !self.pick.takes(name) {
+        if !name.as_os_str().is_empty() && !self.many.pick.takes(name) {
             return None;
         }
         let below = match remote_name(name) {
@@ -135,7 +122,7 @@ impl Storing {
     async fn take(self: &Arc<Self>, step: Step, crew: &mut Crew, tell: &mut impl FnMut(Event)) -> Result<()> {
         match step {
             Step::Refuse(path, why) => tell(Event::Refused { name: path.into_os_string().into_encoded_bytes(), why }),
-            Step::Marker(path, key) if self.dry_run => tell(Event::Would(Item { key, path, bytes: 0, meta: None })),
+            Step::Marker(path, key) if self.many.dry_run => tell(Event::Would(Item { key, path, bytes: 0, meta: None })),
             Step::Marker(_, key) => {
                 // As the mount makes directories.
                 let headers = Headers { content_type: Some(DIRECTORY_TYPE.into()), ..Headers::default() };
@@ -150,17 +137,17 @@ impl Storing {
     async fn one(self: Arc<Self>, path: PathBuf, key: Key, found: Metadata) -> Result<Event> {
         let began = Instant::now();
         let item = Item { key, path, bytes: found.len(), meta: None };
-        if self.update && self.is_there(&item.key, &found).await? {
+        if self.many.update && self.is_there(&item.key, &found).await? {
             return Ok(Event::Skipped(item.bytes));
         }
-        if self.dry_run {
+        if self.many.dry_run {
             return Ok(Event::Would(item));
         }
         let open = || File::open(&item.path).and_then(|file| Ok((file.metadata()?.len(), file)));
         let (len, file) = block_in_place(open).map_err(Error::local("read", &item.path))?;
         // That the plan fits was found out for a stream.
-        let plan = Plan::upload(&self.asked, Some(len)).unwrap_or(self.putting.plan);
-        let (headers, on_bytes) = (headers_of(&item.key), (self.on_file)(&item.path, len));
+        let plan = Plan::upload(&self.many.asked, Some(len)).unwrap_or(self.putting.plan);
+        let (headers, on_bytes) = (headers_of(&item.key), (self.many.on_file)(&item.path, len));
         let putting = Putting { plan, headers, on_bytes, ..self.putting.clone() };
         let put = put(&putting, &item.key, Origin::File(Arc::new(file)), &item.path).await?;
         let (bytes, resumed_bytes, parts) = (put.bytes, put.resumed_bytes, put.parts);

@@ -2,7 +2,6 @@
 //! directory; a name that would lead there is told and left out.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,33 +11,20 @@ use parking_lot::Mutex;
 use tokio::task::block_in_place;
 
 use super::get::{Getting, Sum, Wanted, get};
-use super::many::{Crew, Event, Item, Moved, OnFile, is_current};
-use super::names::{Pick, local_name};
-use super::plan::{Asked, Plan};
+use super::many::{Crew, Event, Item, Many, Moved, OnFile, is_current};
+use super::names::local_name;
+use super::plan::Plan;
 use super::target::{keep_names, parent_of};
 use super::walk::{Ahead, Listing, directory_of};
 use super::{Error, Result};
 use crate::store::{Key, ListPage, ObjectMeta, ObjectStore, SYMLINK_SIZE};
 
 /// Files on their way.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Tree {
     /// How each file is brought; its plan is replaced by one for its size, its store and location by those of its root.
     pub getting: Getting,
-    pub asked: Asked,
-    pub pick: Pick,
-    /// Leave out what is there with the same size and not older.
-    pub update: bool,
-    /// Files at a time.
-    pub transfers: usize,
-    pub dry_run: bool,
-    pub on_file: OnFile,
-}
-
-impl fmt::Debug for Tree {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tree").field("getting", &self.getting).field("asked", &self.asked).finish_non_exhaustive()
-    }
+    pub many: Many,
 }
 
 /// What a person named.
@@ -59,7 +45,7 @@ impl Tree {
     /// # Errors
     /// The first that could not be brought. Those under way are given up, others are there.
     pub async fn get(&self, roots: &[Root], mut tell: impl FnMut(Event)) -> Result<Vec<usize>> {
-        let (crew, named) = (Crew::new(self.transfers), Arc::<Mutex<BTreeSet<_>>>::default());
+        let (crew, named) = (Crew::new(self.many.transfers), Arc::<Mutex<BTreeSet<_>>>::default());
         let mut bringing = Bringing { tree: self, crew, made: HashSet::new(), named: Arc::clone(&named), tell: &mut tell };
         let brought = bringing.bring(roots).await;
         // Once a directory, not once a file.
@@ -69,17 +55,17 @@ impl Tree {
 
     /// What there is to say of an object that is not to be brought.
     fn settled(&self, meta: &ObjectMeta, path: &Path) -> Option<Event> {
-        if self.update && block_in_place(|| is_there(path, meta)) {
+        if self.many.update && block_in_place(|| is_there(path, meta)) {
             Some(Event::Skipped(meta.size))
         } else {
-            self.dry_run.then(|| Event::Would(item(meta, path)))
+            self.many.dry_run.then(|| Event::Would(item(meta, path)))
         }
     }
 
     /// How one of them is brought.
     fn one(&self, root: &Root, size: u64, named: Named) -> Getting {
         // That the plan fits was found out for the largest.
-        let plan = Plan::at_offsets(&self.asked, size).unwrap_or(self.getting.plan);
+        let plan = Plan::at_offsets(&self.many.asked, size).unwrap_or(self.getting.plan);
         let (store, location, named) = (Arc::clone(&root.store), root.location.clone(), Some(named));
         Getting { plan, store, location, named, ..self.getting.clone() }
     }
@@ -119,7 +105,7 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
             let details = root.store.details(&root.key).await?;
             match tree.settled(&details.meta, &root.dest) {
                 Some(event) => Ok(event),
-                None => one(tree.one(&root, details.meta.size, named), tree.on_file, Wanted::from(&details), root.dest).await,
+                None => one(tree.one(&root, details.meta.size, named), tree.many.on_file, Wanted::from(&details), root.dest).await,
             }
         };
         self.crew.begin(bringing, self.tell).await
@@ -142,7 +128,7 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
                 } else {
                     self.make(parent_of(&path))?;
                     let getting = self.tree.one(root, wanted.meta.size, Arc::clone(&self.named));
-                    self.crew.begin(one(getting, Arc::clone(&self.tree.on_file), wanted, path), self.tell).await?;
+                    self.crew.begin(one(getting, Arc::clone(&self.tree.many.on_file), wanted, path), self.tell).await?;
                 }
             }
         }
@@ -160,7 +146,7 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
                 continue;
             }
             match local_name(rest) {
-                Ok(name) if self.tree.pick.takes(&name) => {
+                Ok(name) if self.tree.many.pick.takes(&name) => {
                     taken.push((dest.join(name), Wanted { meta, sum: sum.map_or(Sum::None, Sum::Ask) }));
                 }
                 Ok(_) => {}
@@ -172,7 +158,7 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
 
     /// Makes a directory, unless this run has.
     fn make(&mut self, directory: &Path) -> Result<()> {
-        if self.tree.dry_run || self.made.contains(directory) {
+        if self.tree.many.dry_run || self.made.contains(directory) {
             return Ok(());
         }
         block_in_place(|| fs::create_dir_all(directory)).map_err(Error::local("make the directory", directory))?;

@@ -8,10 +8,8 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, watch};
 
 use crate::reader::{ObjectHandle, ReadData, ReadError, Reader};
 use crate::spill::Whole;
@@ -20,12 +18,11 @@ use crate::store::{self, ETag, ErrorKind, ObjectMeta};
 use super::attr::Attr;
 use super::fact::What;
 use super::listing::FileFacts;
-use super::open_file::{OpenFile, Read, Version, VersionState};
+use super::open_file::{OpenFile, Read, Version};
 use super::record::Told;
+use super::telling::{Changes, Telling};
+use super::versions::{Before, VersionState, Versions};
 use super::{Error, Inode, Names, Result};
-
-/// Longest wait for the kernel to be told of a change. It takes microseconds unless something is badly wrong.
-const TELL: Duration = Duration::from_secs(5);
 
 /// Names an open file towards the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,44 +35,8 @@ pub struct Files {
     reader: Reader,
     open: RwLock<HashMap<HandleId, Arc<OpenFile>>>,
     next: AtomicU64,
-    /// The latest version seen of every inode that was ever opened and is not forgotten.
-    latest: Mutex<HashMap<Inode, Latest>>,
-    changed: Mutex<Changes>,
-    change: Notify,
-    /// How many changes the kernel has been told of.
-    told: watch::Sender<u64>,
-}
-
-/// Inodes whose content was seen to change.
-#[derive(Debug, Default)]
-pub struct Changes {
-    pub inodes: Vec<Inode>,
-    /// Those of them of which the kernel may have pages that are old. No others are dropped: that takes until reads under way are
-    /// answered, and an answer to getattr that crosses it is thrown away by the kernel (`attr_version`), which then goes on with the size
-    /// it had and ends the file there.
-    pub old_pages: Vec<Inode>,
-    /// How many changes there were until now.
-    count: u64,
-}
-
-#[derive(Debug)]
-struct Latest {
-    meta: ObjectMeta,
-    state: Arc<VersionState>,
-}
-
-impl Latest {
-    /// Bytes of it were returned through handles that are still open.
-    fn is_being_read(&self) -> bool {
-        self.state.returned.load(Ordering::SeqCst) && Arc::strong_count(&self.state) > 1
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Before {
-    Nothing,
-    Same,
-    Other,
+    versions: Versions,
+    telling: Telling,
 }
 
 /// An answer to open.
@@ -96,10 +57,8 @@ impl Files {
             reader,
             open: RwLock::default(),
             next: AtomicU64::new(1),
-            latest: Mutex::default(),
-            changed: Mutex::default(),
-            change: Notify::new(),
-            told: watch::Sender::new(0),
+            versions: Versions::default(),
+            telling: Telling::default(),
         })
     }
 
@@ -107,7 +66,7 @@ impl Files {
     /// past the kernel's pages.
     pub fn try_open(&self, ino: Inode, direct: bool) -> Option<Result<Opened>> {
         let (meta, _) = self.names.file(ino)?;
-        if self.is_other_than_latest(ino, &meta.etag) {
+        if self.versions.is_other(ino, &meta.etag) {
             return None;
         }
         Some(Ok(self.opened(ino, direct, &meta)))
@@ -121,16 +80,16 @@ impl Files {
     pub async fn open(&self, ino: Inode, direct: bool) -> Result<Opened> {
         let believed = self.believed_size(ino);
         let meta = self.names.fresh_object(ino).await?;
-        if self.is_read_in_another_version(ino, &meta.etag) {
+        if self.versions.is_read_in_another(ino, &meta.etag) {
             self.names.retire(ino);
             return Err(Error::Retired);
         }
-        let was_other = self.is_other_than_latest(ino, &meta.etag) || believed.is_some_and(|size| size != meta.size);
+        let was_other = self.versions.is_other(ino, &meta.etag) || believed.is_some_and(|size| size != meta.size);
         let opened = self.opened(ino, direct, &meta);
         if was_other {
             // Else the kernel would go by the size of the version before, or of a listing that told none. Its pages of another version
             // it drops itself with this open.
-            self.tell(ino, false).await;
+            self.telling.tell(ino, false).await;
         }
         Ok(opened)
     }
@@ -147,26 +106,18 @@ impl Files {
 
     /// Whether bytes of the version that counts were read through handles that are still open.
     pub(super) fn is_being_read(&self, ino: Inode) -> bool {
-        self.latest.lock().get(&ino).is_some_and(Latest::is_being_read)
+        self.versions.is_being_read(ino)
     }
 
     /// This mount has written another version of `ino`: handles of the one before read no more, and the next open takes none of
     /// the kernel's pages on trust.
     pub(super) fn on_commit(&self, ino: Inode, etag: &ETag) {
-        let mut latest = self.latest.lock();
-        if let Some(known) = latest.get(&ino).filter(|known| known.meta.etag != *etag) {
-            known.state.superseded.store(true, Ordering::SeqCst);
-            if !known.is_being_read() {
-                latest.remove(&ino);
-            }
-        }
+        self.versions.on_commit(ino, etag);
     }
 
     /// The object behind `ino` is `meta` now, under another key and perhaps another etag, and still the same content.
     pub(super) fn on_rename(&self, ino: Inode, meta: &ObjectMeta) {
-        if let Some(latest) = self.latest.lock().get_mut(&ino) {
-            latest.meta = meta.clone();
-        }
+        self.versions.on_rename(ino, meta);
         let open: Vec<_> = self.open.read().values().filter(|file| file.ino == ino).cloned().collect();
         for file in open {
             let mut version = file.version.lock();
@@ -208,7 +159,7 @@ impl Files {
     /// Opens again what the daemon before had open. Nobody knows what of it was read: all of it counts as read.
     pub fn restore(&self) {
         for (handle, row) in self.names.record.files() {
-            let (state, _) = self.on_version(row.ino, &row.meta);
+            let (state, _) = self.versions.on_version(row.ino, &row.meta);
             state.returned.store(true, Ordering::SeqCst);
             let version = Version { object: Arc::new(self.reader.open(&row.meta)), state, modified: row.meta.modified, has_returned: true };
             let file = OpenFile { ino: row.ino, direct: row.direct, version: Mutex::new(version), told: OnceLock::from(row.told) };
@@ -302,62 +253,25 @@ impl Files {
         if is_nameless && self.names.is_being_written(ino) {
             return None;
         }
-        let latest = self.latest.lock();
-        let is_old = |latest: &&Latest| latest.state.superseded.load(Ordering::SeqCst) && latest.is_being_read();
-        let is_open = |latest: &&Latest| Arc::strong_count(&latest.state) > 1;
-        let latest = latest.get(&ino).filter(|latest| if is_nameless { is_open(latest) } else { is_old(latest) })?;
-        let attr = self.names.attr(ino, latest.meta.key.as_bytes(), &What::File(FileFacts::from(&latest.meta)))?;
+        let meta = if is_nameless { self.versions.open(ino) } else { self.versions.old(ino) }?;
+        let attr = self.names.attr(ino, meta.key.as_bytes(), &What::File(FileFacts::from(&meta)))?;
         Some(Attr { nlink: u32::from(!is_nameless), ..attr })
     }
 
     /// The kernel forgot an inode, and with it its pages.
     pub fn forget(&self, ino: Inode) {
-        self.latest.lock().remove(&ino);
+        self.versions.forget(ino);
     }
 
     /// Waits for inodes whose content was seen to change, so that the kernel can be told. Who asks must also say when
     /// that is [`told`](Self::told).
     pub async fn next_changes(&self) -> Changes {
-        loop {
-            {
-                let mut changed = self.changed.lock();
-                if !changed.inodes.is_empty() {
-                    let (inodes, old_pages) = (std::mem::take(&mut changed.inodes), std::mem::take(&mut changed.old_pages));
-                    return Changes { inodes, old_pages, count: changed.count };
-                }
-            }
-            self.change.notified().await;
-        }
+        self.telling.next().await
     }
 
     /// The kernel believes nothing old of the attributes of `changes` any more.
     pub fn told(&self, changes: &Changes) {
-        self.told.send_replace(changes.count);
-    }
-
-    /// Has the kernel told that `ino` changed, and waits until it was. With `old_pages` it is told to drop them too, some time.
-    async fn tell(&self, ino: Inode, old_pages: bool) {
-        let count = {
-            let mut changed = self.changed.lock();
-            changed.inodes.push(ino);
-            changed.old_pages.extend(old_pages.then_some(ino));
-            changed.count += 1;
-            changed.count
-        };
-        self.change.notify_one();
-        let mut told = self.told.subscribe();
-        if tokio::time::timeout(TELL, told.wait_for(|&told| told >= count)).await.is_err() {
-            tracing::warn!(ino = ino.0, "the kernel could not be told that a file changed");
-        }
-    }
-
-    fn is_other_than_latest(&self, ino: Inode, etag: &ETag) -> bool {
-        self.latest.lock().get(&ino).is_some_and(|latest| latest.meta.etag != *etag)
-    }
-
-    /// Whether bytes of another version than `etag` were read through handles that are still open.
-    fn is_read_in_another_version(&self, ino: Inode, etag: &ETag) -> bool {
-        self.latest.lock().get(&ino).is_some_and(|latest| latest.meta.etag != *etag && latest.is_being_read())
+        self.telling.told(changes);
     }
 
     fn opened(&self, ino: Inode, direct: bool, meta: &ObjectMeta) -> Opened {
@@ -368,7 +282,7 @@ impl Files {
 
     /// Whether the kernel's pages are of this version.
     fn open_as(&self, handle: HandleId, ino: Inode, direct: bool, meta: &ObjectMeta) -> bool {
-        let (state, before) = self.on_version(ino, meta);
+        let (state, before) = self.versions.on_version(ino, meta);
         let keeps_pages = before == Before::Same && !state.has_older_pages.swap(false, Ordering::SeqCst);
         let object = Arc::new(self.reader.open(meta));
         for next in self.names.next_files(&meta.key) {
@@ -378,23 +292,6 @@ impl Files {
         let file = OpenFile { ino, direct, version, told: OnceLock::new() };
         self.open.write().insert(handle, Arc::new(file));
         keeps_pages
-    }
-
-    /// A version of `ino` was seen: the one that counts from now on. Handles of another one read no more, because what
-    /// they returned would go into the pages that the kernel shares between all handles of an inode.
-    fn on_version(&self, ino: Inode, meta: &ObjectMeta) -> (Arc<VersionState>, Before) {
-        let mut latest = self.latest.lock();
-        let before = match latest.get(&ino) {
-            None => Before::Nothing,
-            Some(version) if version.meta.etag == meta.etag => return (Arc::clone(&version.state), Before::Same),
-            Some(version) => {
-                version.state.superseded.store(true, Ordering::SeqCst);
-                Before::Other
-            }
-        };
-        let state = Arc::new(VersionState::default());
-        latest.insert(ino, Latest { meta: meta.clone(), state: Arc::clone(&state) });
-        (state, before)
     }
 
     fn believed_size(&self, ino: Inode) -> Option<u64> {
@@ -423,7 +320,7 @@ impl Files {
             return Err(Error::Stale(error));
         }
         let old_pages = state.returned.load(Ordering::SeqCst);
-        self.tell(file.ino, old_pages).await;
+        self.telling.tell(file.ino, old_pages).await;
         let mut version = file.version.lock();
         if !Arc::ptr_eq(&version.object, gone) {
             return Ok(());
@@ -434,7 +331,7 @@ impl Files {
             return Err(Error::Stale(error));
         }
         tracing::debug!(key = %meta.key, etag = %meta.etag, "the object was replaced before its first byte was read: reading the new version");
-        let state = self.on_version(file.ino, &meta).0;
+        let state = self.versions.on_version(file.ino, &meta).0;
         // Looked at again, now that it is superseded: a read that was about to return bytes has either seen that, or
         // is seen here.
         if version.is_bound(file.direct) {

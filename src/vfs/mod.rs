@@ -33,8 +33,10 @@ mod restore;
 mod setattr;
 mod stat_cache;
 mod succession;
+mod telling;
 mod tree;
 mod ttl;
+mod versions;
 mod walk;
 mod xattr;
 

@@ -1,7 +1,7 @@
 //! One open file: the version that it reads, and whether it may still move on to another one. Which version counts is decided where all
 //! files are known. Invariant: bytes are given out only while the version that they are of counts, and bind the handle to it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::Inode;
 use super::record::{FileRow, Told};
+use super::versions::VersionState;
 use crate::reader::{ObjectHandle, Pending, ReadData};
 use crate::store::ObjectMeta;
 
@@ -22,17 +23,6 @@ pub struct OpenFile {
     pub(super) version: Mutex<Version>,
     /// What the kernel was told of it, where that is written down.
     pub(super) told: OnceLock<Told>,
-}
-
-/// What all handles of one version of an inode share.
-#[derive(Debug, Default)]
-pub(super) struct VersionState {
-    /// It is no longer what the store has.
-    pub superseded: AtomicBool,
-    /// Bytes were returned through some handle, and may be in the kernel's pages.
-    pub returned: AtomicBool,
-    /// A handle has moved on to it, and the kernel may have pages of the version before: the next open drops them.
-    pub has_older_pages: AtomicBool,
 }
 
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 //! the deadline it was born with, however often it is looked at; of two things known about a name the newer one
 //! decides, even when it has expired, so nothing comes back to life.
 
-use std::collections::HashMap;
+mod listings;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -17,12 +18,7 @@ use super::fact::{Fact, Listing, Marker, What};
 use super::listing::{DirEntry, FileFacts};
 use super::ttl::{Ttl, Ttls};
 use crate::store::Key;
-
-/// Directories whose last change is remembered at least for [`LONGEST_WALK`] when there are more of them.
-const CHANGED: usize = 4096;
-
-/// A listing that takes longer may be kept although it lacks a change of this mount from before that.
-const LONGEST_WALK: Duration = Duration::from_secs(600);
+use listings::Listings;
 
 /// The cache. Clones share their contents.
 #[derive(Clone, Debug)]
@@ -30,9 +26,7 @@ pub struct StatCache {
     /// What was learnt name by name: at most `size` of them.
     facts: Option<Cache<Key, Fact>>,
     /// Whole directories: at most `size` entries in all of them together.
-    listings: Option<Cache<Key, Arc<Listing>>>,
-    /// Directories that this mount changed, and when.
-    changed: Arc<Mutex<HashMap<Key, Instant>>>,
+    listings: Listings,
     /// When something was learnt by name for the last time.
     named: Arc<Mutex<Option<Instant>>>,
     /// What somebody asked to forget, for answers that were under way then.
@@ -51,14 +45,11 @@ impl StatCache {
         let enabled = options.stat_cache_size > 0 && !options.stat_cache_ttl.is_zero();
         let size = if enabled { options.stat_cache_size } else { 0 };
         let facts = || Cache::builder().max_capacity(size).eviction_policy(EvictionPolicy::lru()).build();
-        let weight = |_: &Key, listing: &Arc<Listing>| u32::try_from(listing.len).unwrap_or(u32::MAX).max(1);
-        let listings = || Cache::builder().max_capacity(size).eviction_policy(EvictionPolicy::lru()).weigher(weight).build();
         Self {
             facts: enabled.then(facts),
-            changed: Arc::default(),
+            listings: Listings::new(size),
             named: Arc::default(),
             expiries: Arc::default(),
-            listings: enabled.then(listings),
             size,
             ttls: Arc::new(Ttls {
                 believed: Ttl::new(if enabled { options.stat_cache_ttl } else { Duration::ZERO }),
@@ -184,21 +175,16 @@ impl StatCache {
 
     /// All of a directory was listed.
     pub fn learn_listing(&self, directory: &Key, listing: Arc<Listing>) {
-        let is_old = self.changed.lock().get(directory).is_some_and(|&changed| changed >= listing.learnt);
         // Held, so that nothing is expired between the look and the insertion.
         let expiries = self.expiries.read();
-        let is_old = is_old || expiries.cover_listing(directory.as_bytes(), listing.learnt);
-        if let Some(listings) = &self.listings
-            && listing.len <= self.size()
-            && !is_old
-        {
-            listings.insert(directory.clone(), listing);
+        if !expiries.cover_listing(directory.as_bytes(), listing.learnt) {
+            self.listings.insert(directory, listing);
         }
     }
 
     /// All entries of a directory.
     pub fn listing(&self, directory: &[u8]) -> Option<Arc<Listing>> {
-        let listing = self.listings.as_ref()?.get(directory)?;
+        let listing = self.listings.get(directory)?;
         (self.believed_until(listing.learnt) > Instant::now()).then_some(listing)
     }
 
@@ -217,36 +203,24 @@ impl StatCache {
         self.forget(path.as_bytes());
         self.forget_dir(path.join(b"/").as_bytes());
         let mut absent = Vec::new();
-        if below && let (Some(facts), Some(listings)) = (&self.facts, &self.listings) {
+        if below && let Some(facts) = &self.facts {
             for (known, fact) in facts.iter().filter(|(known, _)| is_below(path, known.as_bytes())) {
                 facts.invalidate(&*known);
                 absent.extend(matches!(fact.what, What::Absent).then(|| Key::clone(&known)));
             }
-            for (directory, _) in listings.iter().filter(|(directory, _)| concerns_listing(path, below, directory.as_bytes())) {
-                listings.invalidate(&*directory);
-            }
+            self.listings.forget_those(|directory| concerns_listing(path, below, directory.as_bytes()));
         }
         absent
     }
 
     /// This mount changed an entry of `directory`: listings of it that were asked for before are not believed.
     pub fn on_change(&self, directory: &Key) {
-        let now = Instant::now();
-        {
-            let mut changed = self.changed.lock();
-            if changed.len() >= CHANGED {
-                changed.retain(|_, &mut at| now.duration_since(at) < LONGEST_WALK);
-            }
-            changed.insert(directory.clone(), now);
-        }
-        self.forget_dir(directory.as_bytes());
+        self.listings.on_change(directory, Instant::now());
     }
 
     /// The entries of a directory are not known any more.
     pub fn forget_dir(&self, directory: &[u8]) {
-        if let Some(listings) = &self.listings {
-            listings.invalidate(directory);
-        }
+        self.listings.forget(directory);
     }
 
     /// The newest that is known of `path`, expired or not.
@@ -407,19 +381,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn size_bounds_names_and_listed_entries() {
+    async fn size_bounds_names() {
         let cache = cache(3);
         for name in ["a", "b", "c", "d", "e"] {
             cache.learn_name(&Key::from(name), What::Absent, Instant::now());
         }
-        cache.learn_listing(&Key::from("big/"), listing(&["big/1", "big/2", "big/3", "big/4"]));
-        cache.learn_listing(&Key::from("one/"), listing(&["one/1", "one/2"]));
-        cache.learn_listing(&Key::from("two/"), listing(&["two/1", "two/2"]));
-        let (facts, listings) = (cache.facts.as_ref().expect("on"), cache.listings.as_ref().expect("on"));
+        let facts = cache.facts.as_ref().expect("on");
         facts.run_pending_tasks();
-        listings.run_pending_tasks();
-        assert_eq!((facts.entry_count(), listings.weighted_size()), (3, 2));
-        assert!(cache.listing(b"big/").is_none() && cache.listing(b"one/").is_none() && cache.listing(b"two/").is_some());
+        assert_eq!(facts.entry_count(), 3);
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use super::super::Failure;
+use super::super::stop::Stop;
 use super::daemon::{ceiling_of, daemon};
-use super::{BYTES, SECONDS, Shape, listen, or_interrupted, with_ceiling};
+use super::{BYTES, SECONDS, Shape, or_interrupted, with_ceiling};
 use crate::bench::{Cell, Name, NewFiles, PREFIX, Pass, Report, TAIL, megabytes, read_files, seconds, tail};
 use crate::transfer;
 
@@ -48,7 +49,7 @@ const KIB: u64 = 1 << 10;
 
 /// Writes or reads.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let (stop, threads) = (listen()?, usize::from(args.threads));
+    let (stop, threads) = (Stop::listen().map_err(Failure::without_signals)?, usize::from(args.threads));
     let told = |error: transfer::Error| or_interrupted(Failure::usage(error.to_string()), &stop);
     let bytes = args.file_size_kb.map(|kb| kb * KIB);
     if !args.write {

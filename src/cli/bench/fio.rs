@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::super::Failure;
 use super::super::stop::Stop;
 use super::daemon::{ceiling_of, daemon};
-use super::{Shape, listen, or_interrupted, with_ceiling};
+use super::{Shape, or_interrupted, with_ceiling};
 use crate::bench::{
     Cell, FioError, JOBS, Job, Limits, Name, Process, Ran, Report, Steps, check_fio, check_room, megabytes, percent, remove_tree, run_fio,
     seconds,
@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let steps = Steps::plan(jobs, |folder| dir.join(folder).exists()).map_err(told)?;
     let needed = steps.jobs.iter().filter(|job| job.writes()).map(|job| job.bytes(&limits)).sum();
     check_room(&dir, needed).map_err(|error| Failure::usage(error.to_string()))?;
-    let stop = listen()?;
+    let stop = Stop::listen().map_err(Failure::without_signals)?;
     let made = Folders::make(&dir, &steps)?;
     let ran = all(args, &dir, &steps, &limits, &stop);
     made.remove()?;

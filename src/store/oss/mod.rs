@@ -17,13 +17,15 @@ use reqsign_core::OsEnv;
 use reqwest::Url;
 
 use super::answer::{self, Answer};
+use super::clients::clients;
 use super::credentials::{Attempts, Rotating, Source};
 use super::listing::Tokens;
 use super::page::{Answered, PageClient};
-use super::range::{RangeClient, SignedGet, clients};
+use super::range::RangeClient;
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
-use super::requests::Requests;
+use super::requests::{Requests, Voice};
+use super::signing::SignedGet;
 use super::{
     Condition, CopyRequest, Details, Error, ErrorKind, Headers, Identity, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options,
     Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use crate::store::credentials::{Attempts, Edition, Rotating, Signing};
-use crate::store::range::{SignGet, SignedGet};
 use crate::store::requests::{REQUEST_PAYER, Unsigned, Voice};
+use crate::store::signing::{SignGet, SignedGet};
 use crate::store::{Error, ErrorKind, Key, Op, Result, Signature};
 
 /// How long the signature of a GET is used. Less than the two minutes that credentials usually have left when they sign,
@@ -122,12 +122,6 @@ impl OssSigner {
         Ok(SignedGet { url: target.url, headers, by: Some(edition) })
     }
 
-    /// After the answer to a request that `by` signed: whether another signature may help.
-    pub async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
-        let (Some(identity), Some(by)) = (&self.identity, by) else { return false };
-        identity.keys.again(attempts, by, error).await
-    }
-
     /// Whether the keys that signed it are still those that sign.
     fn may_reuse(&self, signed: &SignedGet) -> bool {
         match (&self.identity, signed.by) {
@@ -165,7 +159,8 @@ impl Voice for OssSigner {
     }
 
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
-        Self::again(self, attempts, by, error).await
+        let (Some(identity), Some(by)) = (&self.identity, by) else { return false };
+        identity.keys.again(attempts, by, error).await
     }
 
     fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {

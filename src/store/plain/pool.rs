@@ -10,7 +10,7 @@ use reqwest::Url;
 use tokio::time::{Instant, sleep};
 
 use super::connection::Connection;
-use crate::store::range::{IDLE_CONNECTIONS, IDLE_FOR};
+use crate::store::clients::{IDLE_CONNECTIONS, IDLE_FOR};
 
 /// Who is at the other end.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -1,11 +1,19 @@
 //! The range path against raw sockets on the loopback interface that answer what a test tells them to.
 
+use std::ops::Range;
+
+use async_trait::async_trait;
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use reqwest::Url;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
+use super::super::clients::client_builder;
 use super::super::leave::Exit;
+use super::super::signing::SignedGet;
 use super::super::wire::{Fake, Reply};
 use super::*;
+use crate::store::ETag;
 
 const ETAG: &str = "\"v1\"";
 

@@ -8,10 +8,14 @@ use http::{HeaderMap, HeaderValue, header};
 use reqwest::Url;
 use tokio::time::timeout;
 
-use super::{Conditions, RangeClient, SignGet, SignedGet, Source, clients, lost};
+use super::promise::Conditions;
+use super::response::Source;
+use super::{RangeClient, lost};
 use crate::metrics::Metrics;
 use crate::store::answer;
+use crate::store::clients::clients;
 use crate::store::plain::Failure;
+use crate::store::signing::{SignGet, SignedGet};
 use crate::store::{Error, ErrorKind, Key, Op, Options, Result};
 
 /// Addresses, and the connections to where they lead.

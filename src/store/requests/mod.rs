@@ -26,7 +26,7 @@ use self::headers::Names;
 use super::answer;
 use super::credentials::{Attempts, Edition};
 use super::leave::Clients;
-use super::range::SignedGet;
+use super::signing::SignedGet;
 use super::{Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result};
 use crate::metrics::{Attempt, Metrics, RequestKind};
 
@@ -125,7 +125,7 @@ struct Reply {
 }
 
 impl Requests {
-    /// `http` comes from [`clients`](super::range::clients).
+    /// `http` comes from [`clients`](super::clients::clients).
     pub fn new(http: Clients, options: &Options, voice: Arc<dyn Voice>, metrics: Arc<Metrics>) -> Self {
         Self {
             dialect: options.dialect,

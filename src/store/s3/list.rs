@@ -10,7 +10,7 @@ use super::{S3, failure, text};
 use crate::metrics::RequestKind;
 use crate::store::credentials::Edition;
 use crate::store::page::Answered;
-use crate::store::range::SignedGet;
+use crate::store::signing::SignedGet;
 use crate::store::{Error, ErrorKind, ListPage, ListRequest, Op, Result, Tell};
 
 impl S3 {

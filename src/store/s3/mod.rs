@@ -23,14 +23,15 @@ use bytes::Bytes;
 use reqwest::Url;
 
 use super::answer;
+use super::clients::clients;
 use super::credentials::{Attempts, Rotating};
 use super::endpoint::Endpoint;
 use super::listing::Tokens;
 use super::page::PageClient;
-use super::range::{self, RangeClient};
+use super::range::RangeClient;
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
-use super::requests::Requests;
+use super::requests::{Requests, Voice};
 use super::{
     Condition, CopyRequest, Details, Error, ErrorKind, Headers, Identity, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options,
     Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,
@@ -211,7 +212,7 @@ impl ObjectStore for S3 {
 impl S3 {
     fn new(options: &Options, base: &Url, region: &Region, credentials: Option<Arc<Rotating>>, metrics: Arc<Metrics>) -> Result<Self> {
         let failed = |error| format!("cannot set up TLS: {}", answer::innermost(&error));
-        let http = range::clients(options, &metrics);
+        let http = clients(options, &metrics);
         let http = http.map_err(|error| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), failed(error)))?;
         let signer = Arc::new(Signer::new(base.as_str(), region.to_string(), credentials, options.requester_pays));
         Ok(Self {

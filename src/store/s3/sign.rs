@@ -23,8 +23,8 @@ use reqwest::Url;
 
 use super::failure;
 use crate::store::credentials::{Attempts, Edition, Rotating, Signing};
-use crate::store::range::{SignGet, SignedGet};
 use crate::store::requests::{self, REQUEST_PAYER, Voice};
+use crate::store::signing::{SignGet, SignedGet};
 use crate::store::{Error, ErrorKind, Key, Op, Result};
 
 /// Well below the 15 minutes that stores accept, for clocks that differ and requests that wait.
@@ -61,12 +61,6 @@ impl Signer {
     pub fn new(base: &str, region: String, credentials: Option<Arc<Rotating>>, requester_pays: bool) -> Self {
         let cache = Cache::builder().max_capacity(SIGNATURES).time_to_live(SIGNATURE_LIFETIME).build();
         Self { base: base.trim_end_matches('/').to_owned(), region, credentials, requester_pays, cache }
-    }
-
-    /// After the answer to a request that `by` signed: whether another signature may help.
-    pub async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
-        let (Some(keys), Some(by)) = (&self.credentials, by) else { return false };
-        keys.again(attempts, by, error).await
     }
 
     /// Whether the keys that signed it are still those that sign.
@@ -187,7 +181,8 @@ impl Voice for Signer {
     }
 
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
-        Signer::again(self, attempts, by, error).await
+        let (Some(keys), Some(by)) = (&self.credentials, by) else { return false };
+        keys.again(attempts, by, error).await
     }
 
     fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
