@@ -10,10 +10,10 @@ mod network;
 use std::ffi::OsString;
 use std::time::Duration;
 
+use super::Failure;
 use super::flags::PlaceFlags;
 use super::remote::runtime;
-use super::{Failure, mount as mount_command};
-use crate::config::{Input, Place, Program};
+use crate::config::Place;
 
 /// Look for what would keep a mount from working, and how it is put right.
 ///
@@ -121,7 +121,8 @@ impl Report {
 /// Looks and prints.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let mut report = Report { json: args.json, first: None };
-    let place = args.source.as_ref().map(|source| place(source, args)).transpose()?;
+    let input = |source: &OsString| args.flags.input(args.config.as_deref(), vec![source.clone()]);
+    let place = args.source.as_ref().map(|source| Place::gather(&input(source))).transpose()?;
     report.add_all(machine::look())?;
     if let Some(place) = &place {
         report.add_all(disk::look(place))?;
@@ -136,19 +137,6 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     // Everything has been said.
     report.first.map_or(Ok(()), |code| Err(Failure { code, message: String::new() }))
-}
-
-fn place(source: &OsString, args: &Args) -> Result<Place, Failure> {
-    let mut flags = args.flags.0.clone();
-    flags.extend(args.config.clone().map(|path| ("config".to_owned(), Some(path))));
-    let input = Input {
-        program: Program::Native,
-        places: vec![source.clone()],
-        environment: mount_command::environment(),
-        flags,
-        ..Input::default()
-    };
-    Ok(Place::gather(&input)?)
 }
 
 #[cfg(test)]

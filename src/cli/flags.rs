@@ -1,11 +1,13 @@
 //! The options of the table as flags of clap. Names no option. Invariant: a flag is the option of the same name, its
 //! text is parsed where all texts are.
 
+use std::ffi::OsString;
 use std::marker::PhantomData;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
-use crate::config::{OPTIONS, Spec};
+use super::mount;
+use crate::config::{Input, OPTIONS, Spec};
 
 /// Flags that were given, with their text.
 #[derive(Clone, Debug, Default)]
@@ -88,6 +90,12 @@ impl Choice for StoreAndDisk {
 impl<C: Choice> SomeFlags<C> {
     fn specs() -> impl Iterator<Item = &'static Spec> {
         OPTIONS.iter().filter(|spec| spec.has_flag && C::takes(spec))
+    }
+
+    /// All that was given, with the file that was named, the places and the environment of this process.
+    pub fn input(&self, config: Option<&str>, places: Vec<OsString>) -> Input {
+        let config = config.map(|path| ("config".to_owned(), Some(path.to_owned())));
+        Input { places, environment: mount::environment(), flags: self.0.iter().cloned().chain(config).collect(), ..Input::default() }
     }
 }
 

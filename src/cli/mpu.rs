@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use clap::Subcommand;
 
+use super::Failure;
 use super::flags::StoreFlags;
-use super::{Failure, mount as mount_command};
-use crate::config::{Input, Place, Program};
+use super::remote::refused;
+use crate::config::Place;
 use crate::metrics::Metrics;
-use crate::mount;
 use crate::store::{self, Location, ObjectStore, Retrying, Unfinished, Upload};
 
 /// Show or abort multipart uploads that were never finished.
@@ -60,19 +60,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     } else {
         Duration::ZERO
     });
-    let mut flags = which.flags.0.clone();
-    flags.extend(which.config.clone().map(|path| ("config".to_owned(), Some(path))));
-    let environment = mount_command::environment();
-    let places = which.source.clone().into_iter().collect();
-    let input = Input { program: Program::Native, places, environment, flags, ..Input::default() };
-    let place = Place::gather(&input)?;
+    let place = Place::gather(&which.flags.input(which.config.as_deref(), which.source.iter().cloned().collect()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
     runtime.block_on(async {
-        let failed = |error: store::Error| -> Failure {
-            let failure = mount::Error::Store { location: Box::new(Location::describe(&place.store)), source: Box::new(error) };
-            Failure { code: failure.exit_code(), message: failure.to_string().replacen("cannot mount", "cannot ask", 1) }
-        };
+        let failed = |error: store::Error| refused("ask", &Location::describe(&place.store), &error);
         let store = store::open(&place.store, Arc::new(Metrics::default())).await.map_err(failed)?;
         let found = find(&store, &place, age).await.map_err(failed)?;
         for upload in &found {

@@ -9,9 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::json;
 use tokio::runtime::{Builder, Runtime};
 
+use super::Failure;
 use super::flags::StoreFlags;
-use super::{Failure, mount as mount_command};
-use crate::config::{Input, Place, Program};
+use crate::config::Place;
 use crate::metrics::Metrics;
 use crate::mount;
 use crate::store::{self, Error, ErrorKind, Key, Location, ObjectMeta, ObjectStore};
@@ -106,13 +106,9 @@ impl Remote {
     pub async fn open(source: &OsStr, reach: &Reach) -> Result<Self, Failure> {
         let shown = source.to_string_lossy().into_owned();
         let (bucket, key) = split(source.as_bytes());
-        let mut flags = reach.flags.0.clone();
-        flags.extend(reach.config.clone().map(|path| ("config".to_owned(), Some(path))));
-        let environment = mount_command::environment();
-        let places = vec![OsString::from(OsStr::from_bytes(bucket))];
-        let place = Place::gather(&Input { program: Program::Native, places, environment, flags, ..Input::default() })?;
+        let place = Place::gather(&reach.flags.input(reach.config.as_deref(), vec![OsStr::from_bytes(bucket).to_owned()]))?;
         let location = Location::describe(&place.store);
-        let failed = |error| refusal(&location, error);
+        let failed = |error| refused("ask", &location, &error);
         let metrics = Arc::new(Metrics::default());
         let store = store::open(&place.store, Arc::clone(&metrics)).await.map_err(failed)?;
         Ok(Self { store, key: Key::from(key), shown, metrics, location })
@@ -133,7 +129,7 @@ impl Remote {
         match error.kind {
             ErrorKind::NotFound => self.missing(),
             ErrorKind::Replaced => Failure::internal(format!("\"{}\" was replaced meanwhile: run it again", error.key)),
-            _ => refusal(&self.location, error),
+            _ => refused("ask", &self.location, &error),
         }
     }
 
@@ -182,9 +178,9 @@ fn split(source: &[u8]) -> (&[u8], &[u8]) {
     (&source[..end], key)
 }
 
-fn refusal(location: &Location, error: Error) -> Failure {
-    let failure = mount::Error::Store { location: Box::new(location.clone()), source: Box::new(error) };
-    Failure { code: failure.exit_code(), message: failure.to_string().replacen("cannot mount", "cannot ask", 1) }
+/// What a store said to a command that wanted to `what` the bucket.
+pub fn refused(what: &str, location: &Location, error: &Error) -> Failure {
+    Failure { code: mount::exit_code(error), message: mount::refusal(what, location, error) }
 }
 
 /// A name on a line of its own: what would end the line or move the cursor is escaped.

@@ -110,6 +110,16 @@ impl Values {
         self.set.get(table::named(name).name)
     }
 
+    /// Where the value of an option came from.
+    pub(super) fn origin(&self, name: &str) -> Origin {
+        self.get(name).map_or(Origin::Default, |(_, origin)| origin.clone())
+    }
+
+    /// That the value of an option cannot be used.
+    pub(super) fn refused(&self, word: &str, text: String, reason: String) -> Error {
+        Error::Value { word: word.into(), text, reason, origin: self.origin(word) }
+    }
+
     /// Sets a value that something outside the table decided.
     pub(super) fn put(&mut self, name: &str, value: Value, origin: Origin) {
         self.set.insert(table::named(name).name, (value, origin));

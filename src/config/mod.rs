@@ -2,10 +2,14 @@
 //! with its origin. This is the only place that reads options; the layers below get plain structs. Invariant: what is
 //! accepted here lands in [`Settings`]; what cannot be done is refused, never dropped in silence.
 
+mod bucket;
 mod file;
 mod foreign;
 mod gather;
+mod layers;
 mod live;
+mod place;
+mod printed;
 mod reports;
 mod settings;
 mod source;
@@ -16,9 +20,11 @@ use std::path::PathBuf;
 
 pub use foreign::{Program, takes_value};
 pub use gather::{Input, Origin, Values};
+pub use layers::socket_directories;
 pub use live::change;
+pub use place::{Place, Preload};
 pub use reports::Reports;
-pub use settings::{MountTarget, Place, Preload, Settings, socket_directories};
+pub use settings::{MountTarget, Settings};
 pub use source::Source;
 pub use table::{OPTIONS, Spec, find};
 pub use value::{Kind, NEVER, Value};

@@ -104,33 +104,6 @@ impl Mounted {
     }
 }
 
-/// The first few names of `lost`.
-pub(super) fn names_of<'a>(lost: impl IntoIterator<Item = &'a Lost>) -> String {
-    const SHOWN: usize = 10;
-    let mut names: Vec<String> = lost.into_iter().map(|lost| lost.key.to_string()).collect();
-    names.dedup();
-    let more = names.len().saturating_sub(SHOWN);
-    names.truncate(SHOWN);
-    names.extend((more > 0).then(|| format!("and {more} more")));
-    names.join(", ")
-}
-
-/// What the disk has of `lost`, as the rest of a sentence that names them.
-pub(super) fn whereabouts(lost: &[Lost]) -> String {
-    let kept = || lost.iter().filter(|lost| matches!(lost.left, Left::Kept(_)));
-    let dropped = || lost.iter().filter(|lost| lost.left == Left::Dropped);
-    let directory = kept().find_map(|lost| if let Left::Kept(path) = &lost.left { path.parent() } else { None });
-    let mut text = String::new();
-    if let Some(directory) = directory {
-        let directory = directory.display();
-        text += &format!("; kept in {directory} until a mount with the same --spill-dir stores them: {}", names_of(kept()));
-    }
-    if dropped().next().is_some() {
-        text += &format!("; staged and dropped, since no --spill-dir was named to keep them in: {}", names_of(dropped()));
-    }
-    text
-}
-
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Err(error) = self.take_down() {

@@ -11,6 +11,7 @@ mod credentials;
 mod endpoint;
 mod error;
 mod hedge;
+mod http_store;
 mod key;
 mod leave;
 mod listing;

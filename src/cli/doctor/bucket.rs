@@ -11,8 +11,8 @@ use crate::config::Place;
 use crate::metrics::Metrics;
 use crate::mount;
 use crate::store::{
-    self, Condition, Error, ErrorKind, Headers, Key, LEAST_PART, ListRequest, Location, ObjectMeta, ObjectStore, Policy, PutRequest,
-    RangeRequest, RangeSink, Result as StoreResult, Retrying,
+    self, Condition, Error, ErrorKind, Headers, Key, LEAST_PART, ListRequest, ObjectMeta, ObjectStore, Policy, PutRequest, RangeRequest,
+    RangeSink, Result as StoreResult, Retrying,
 };
 
 /// Whoever looks wants to know now.
@@ -20,15 +20,14 @@ const RETRIES: usize = 1;
 
 /// Asks for everything once.
 pub(super) async fn look(place: &Place, write_check: bool, report: &mut Report) -> Result<(), Failure> {
-    let failed = |what, error: &Error| finding(place, what, error);
     match store::identity(&place.store).await {
         Ok(None) => report.add(&Finding::ok("credentials", "requests are not signed (--signature none)"))?,
         Ok(Some(found)) => report.add(&Finding::ok("credentials", format!("key {} from {}", found.key_id, found.source)))?,
-        Err(error) => return report.add(&failed("credentials", &error)),
+        Err(error) => return report.add(&finding("credentials", &error)),
     }
     let store = match store::open(&place.store, Arc::new(Metrics::default())).await {
         Ok(store) => impatient(&store),
-        Err(error) => return report.add(&failed("bucket", &error)),
+        Err(error) => return report.add(&finding("bucket", &error)),
     };
     let prefix = Key::from(place.source.prefix.as_str());
     let listed = store.list(&ListRequest { prefix: prefix.clone(), delimited: false, token: None, max_keys: 2 }).await;
@@ -39,7 +38,7 @@ pub(super) async fn look(place: &Place, write_check: bool, report: &mut Report) 
             page.objects
         }
         Err(error) => {
-            report.add(&failed(step(&error), &error))?;
+            report.add(&finding(step(&error), &error))?;
             // Without it there is nothing to read, unless the store only refuses this.
             if error.kind != ErrorKind::AccessDenied {
                 return Ok(());
@@ -47,9 +46,9 @@ pub(super) async fn look(place: &Place, write_check: bool, report: &mut Report) 
             Vec::new()
         }
     };
-    report.add_all(reads(&store, objects.into_iter().find(|object| object.size > 0), place).await)?;
+    report.add_all(reads(&store, objects.into_iter().find(|object| object.size > 0)).await)?;
     if write_check {
-        report.add_all(writes(&store, &prefix, place).await)?;
+        report.add_all(writes(&store, &prefix).await)?;
     }
     Ok(())
 }
@@ -69,8 +68,7 @@ fn step(error: &Error) -> &'static str {
 }
 
 /// What the store said, with the advice and the exit code that a mount would have for it.
-fn finding(place: &Place, what: &'static str, error: &Error) -> Finding {
-    let refused = mount::Error::Store { location: Box::new(Location::describe(&place.store)), source: Box::new(error.clone()) };
+fn finding(what: &'static str, error: &Error) -> Finding {
     let advice = mount::advice(error).trim_start_matches("; ");
     let (detail, fix) = match advice {
         // The message itself tells it.
@@ -81,23 +79,23 @@ fn finding(place: &Place, what: &'static str, error: &Error) -> Finding {
             .map_or((error.reason().to_string(), String::new()), |(detail, fix)| (detail.into(), fix.into())),
         advice => (error.reason().to_string(), advice.to_owned()),
     };
-    Finding { level: super::Level::Fail, what, detail, fix: Some(fix).filter(|fix| !fix.is_empty()), code: refused.exit_code() }
+    Finding { level: super::Level::Fail, what, detail, fix: Some(fix).filter(|fix| !fix.is_empty()), code: mount::exit_code(error) }
 }
 
-async fn reads(store: &Retrying, object: Option<ObjectMeta>, place: &Place) -> Vec<Finding> {
+async fn reads(store: &Retrying, object: Option<ObjectMeta>) -> Vec<Finding> {
     let Some(object) = object else {
         return vec![Finding::warn("HEAD, GET", "there is no object to try them with", "put one there, or try with --write-check")];
     };
     vec![
-        told("HEAD", store.head(&object.key).await.map(drop), place, "objects may be looked at"),
-        told("GET", first_byte(store, &object).await, place, "objects may be read"),
+        told("HEAD", store.head(&object.key).await.map(drop), "objects may be looked at"),
+        told("GET", first_byte(store, &object).await, "objects may be read"),
     ]
 }
 
-fn told(what: &'static str, result: StoreResult<()>, place: &Place, good: &str) -> Finding {
+fn told(what: &'static str, result: StoreResult<()>, good: &str) -> Finding {
     match result {
         Ok(()) => Finding::ok(what, good),
-        Err(error) => finding(place, what, &error),
+        Err(error) => finding(what, &error),
     }
 }
 
@@ -120,7 +118,7 @@ async fn first_byte(store: &Retrying, object: &ObjectMeta) -> StoreResult<()> {
 }
 
 /// Writes an object and a part of an upload, reads and copies nothing of others, and removes both.
-async fn writes(store: &Retrying, prefix: &Key, place: &Place) -> Vec<Finding> {
+async fn writes(store: &Retrying, prefix: &Key) -> Vec<Finding> {
     let key = prefix.join(format!(".windlass-doctor-{:016x}", rand::random::<u64>()).as_bytes());
     let mut findings = Vec::new();
     let request = PutRequest {
@@ -131,20 +129,20 @@ async fn writes(store: &Retrying, prefix: &Key, place: &Place) -> Vec<Finding> {
     };
     let put = store.put(&request).await;
     let is_there = put.is_ok();
-    findings.push(told("PUT", put.map(drop), place, "objects may be written"));
+    findings.push(told("PUT", put.map(drop), "objects may be written"));
     if is_there {
         let look = async {
             let meta = store.head(&key).await?;
             first_byte(store, &meta).await
         };
-        findings.push(told("GET of it", look.await, place, "what was written is read"));
+        findings.push(told("GET of it", look.await, "what was written is read"));
     }
-    findings.push(told("multipart", upload(store, &key).await, place, "uploads in parts may be made"));
+    findings.push(told("multipart", upload(store, &key).await, "uploads in parts may be made"));
     if is_there {
         findings.push(match store.delete(&key).await {
             Ok(()) => Finding::ok("DELETE", "objects may be removed"),
             Err(error) => {
-                let finding = finding(place, "DELETE", &error);
+                let finding = finding("DELETE", &error);
                 Finding { detail: format!("{} ({key} stays behind)", finding.detail), ..finding }
             }
         });

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Builder;
-
 use crate::admin::{InnerPath, Progress, Tally, Warmed, Warming, warm as warm_all};
 use crate::budget::Budget;
+use crate::cli::Failure;
 use crate::cli::flags::DiskFlags;
-use crate::cli::{Failure, mount as mount_command};
-use crate::config::{Input, Preload, Program};
+use crate::cli::remote::{refused, runtime};
+use crate::config::Preload;
 use crate::metrics::Metrics;
-use crate::mount;
 use crate::reader::Reader;
 use crate::spill::{Identity, Spill};
 use crate::store::{self, Key, Location};
@@ -32,17 +30,12 @@ pub fn warm(
     how: Warming,
     on_progress: impl FnMut(Progress),
 ) -> Result<Warmed, Failure> {
-    let mut flags = flags.0.clone();
-    flags.extend(config.map(|path| ("config".to_owned(), Some(path.to_owned()))));
-    let environment = mount_command::environment();
-    let input = Input { program: Program::Native, places: vec![bucket.into()], environment, flags, ..Input::default() };
-    let preload = Preload::gather(&input)?;
+    let preload = Preload::gather(&flags.input(config, vec![bucket.into()]))?;
     let location = Location::describe(&preload.store);
     let identity = Identity { endpoint: location.endpoint(), bucket: preload.store.bucket.clone() };
     let spill = Spill::open(&preload.directory, preload.bounds, identity)
         .map_err(|error| Failure::usage(format!("cannot use --spill-dir {}: {error}", preload.directory.display())))?;
-    let runtime = Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::internal(format!("cannot start the runtime: {error}")))?;
+    let runtime = runtime()?;
     let warmed = runtime.block_on(in_runtime(&preload, location, spill, paths, how, on_progress));
     // What nobody waits for any more would keep it.
     runtime.shutdown_background();
@@ -57,10 +50,7 @@ async fn in_runtime(
     how: Warming,
     mut on_progress: impl FnMut(Progress),
 ) -> Result<Warmed, Failure> {
-    let failed = |error: store::Error| -> Failure {
-        let failure = mount::Error::Store { location: Box::new(location.clone()), source: Box::new(error) };
-        Failure { code: failure.exit_code(), message: failure.to_string().replacen("cannot mount", "cannot read", 1) }
-    };
+    let failed = |error: store::Error| refused("read", &location, &error);
     let metrics = Arc::new(Metrics::default());
     let store = store::open(&preload.store, Arc::clone(&metrics)).await.map_err(failed)?;
     let first = paths.first().map_or(&b""[..], InnerPath::as_bytes);

@@ -4,18 +4,34 @@
 //!
 //! Sent and parsed without the SDK: its pipeline, its tokenizer and its strings were half of the daemon's CPU of a listing.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::{S3, failure, text};
-use crate::metrics::RequestKind;
+use async_trait::async_trait;
+
+use super::sign::Signer;
+use super::{failure, text};
+use crate::metrics::{Metrics, RequestKind};
 use crate::store::credentials::Edition;
-use crate::store::page::Answered;
+use crate::store::http_store::Lister;
+use crate::store::page::{Answered, PageClient};
 use crate::store::signing::SignedGet;
 use crate::store::{Error, ErrorKind, ListPage, ListRequest, Op, Result, Tell};
 
-impl S3 {
-    /// One page, in a second request when the first could not be read, and which keys signed the last one.
-    pub(super) async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>) {
+/// How S3 lists.
+#[derive(Debug)]
+pub(super) struct S3Lister {
+    pages: PageClient,
+    signer: Arc<Signer>,
+    /// Set once a listing came that XML could not say.
+    url_encoded: AtomicBool,
+    metrics: Arc<Metrics>,
+}
+
+#[async_trait]
+impl Lister for S3Lister {
+    /// One page, in a second request when the first could not be read.
+    async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>) {
         let url_encoded = self.url_encoded.load(Relaxed);
         match self.send_list(request, url_encoded, tell).await {
             (_, Err(error)) if !url_encoded && error.kind == ErrorKind::Corrupt && error.status.is_some() => {}
@@ -26,6 +42,12 @@ impl S3 {
             self.url_encoded.store(true, Relaxed);
         }
         answered
+    }
+}
+
+impl S3Lister {
+    pub fn new(pages: PageClient, signer: Arc<Signer>, metrics: Arc<Metrics>) -> Self {
+        Self { pages, signer, url_encoded: AtomicBool::new(false), metrics }
     }
 
     async fn send_list(&self, request: &ListRequest, url_encoded: bool, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>) {
@@ -56,7 +78,7 @@ impl S3 {
             }
             Answered::Unreadable(_, _, error) => Err(Error::new(ErrorKind::Corrupt, Op::List, &request.prefix, error.to_string())),
             Answered::Refused(status, headers, body) => {
-                Err(failure::refused(Op::List, &request.prefix, &self.region, status.as_u16(), &headers, &body))
+                Err(failure::refused(Op::List, &request.prefix, &self.signer.region, status.as_u16(), &headers, &body))
             }
         }
     }

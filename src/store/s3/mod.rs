@@ -9,48 +9,28 @@ mod failure;
 mod list;
 mod sign;
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use async_trait::async_trait;
 use aws_config::environment::EnvironmentVariableRegionProvider;
 use aws_config::imds::region::ImdsRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
 use aws_types::region::Region;
-use bytes::Bytes;
 use reqwest::Url;
 
 use super::answer;
 use super::clients::clients;
-use super::credentials::{Attempts, Rotating};
+use super::credentials::Rotating;
 use super::endpoint::Endpoint;
+use super::http_store::HttpStore;
 use super::listing::Tokens;
 use super::page::PageClient;
-use super::range::RangeClient;
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
-use super::requests::{Requests, Voice};
-use super::{
-    Condition, CopyRequest, Details, Error, ErrorKind, Headers, Identity, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options,
-    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Signature, Tell, Upload, UploadsPage, Written,
-};
+use super::{Error, ErrorKind, Identity, Key, ObjectStore, Op, Options, Result, Signature};
 use crate::metrics::Metrics;
+use list::S3Lister;
 use sign::Signer;
-
-/// One bucket behind an S3 endpoint.
-pub(super) struct S3 {
-    bucket: String,
-    region: String,
-    signer: Arc<Signer>,
-    requests: Requests,
-    ranges: RangeClient,
-    pages: PageClient,
-    /// Set once a listing came that XML could not say.
-    url_encoded: AtomicBool,
-    metrics: Arc<Metrics>,
-}
 
 /// Makes ready to ask for the bucket of `options`. Nothing is sent to it yet; only the metadata service may be asked for
 /// the region.
@@ -66,17 +46,33 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
 
     let base = base(options, &region)?;
     let Some(near) = options_near(options, Some(region.to_string())) else {
-        return Ok(Arc::new(S3::new(options, &base, &region, credentials, metrics)?));
+        return Ok(Arc::new(store(options, &base, &region, credentials, metrics)?));
     };
     // Each may redirect to the other.
     let near_base = self::base(&near, &region)?;
     let trusted = [&base, &near_base].map(redirect::authority);
-    let store = |options: Options, base| {
+    let trusting = |options: Options, base| {
         let redirect_hosts = [&options.redirect_hosts[..], &trusted].concat();
-        S3::new(&Options { redirect_hosts, ..options }, base, &region, credentials.clone(), metrics.clone())
+        store(&Options { redirect_hosts, ..options }, base, &region, credentials.clone(), metrics.clone())
     };
-    let (near, home) = (store(near, &near_base)?, store(options.clone(), &base)?);
+    let (near, home) = (trusting(near, &near_base)?, trusting(options.clone(), &base)?);
     Ok(Arc::new(ReadEndpoint::new(Arc::new(near), Arc::new(home), metrics)))
+}
+
+fn store(
+    options: &Options,
+    base: &Url,
+    region: &Region,
+    credentials: Option<Arc<Rotating>>,
+    metrics: Arc<Metrics>,
+) -> Result<HttpStore<Signer, S3Lister>> {
+    let failed = |error| format!("cannot set up TLS: {}", answer::innermost(&error));
+    let http = clients(options, &metrics);
+    let http = http.map_err(|error| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), failed(error)))?;
+    let signer = Arc::new(Signer::new(base.as_str(), region.to_string(), credentials, options.requester_pays));
+    let pages = PageClient::new(http.clone(), options.stall_timeout, Tokens::Plain);
+    let lister = S3Lister::new(pages, Arc::clone(&signer), Arc::clone(&metrics));
+    Ok(HttpStore::new(http, options, signer, lister, metrics))
 }
 
 /// The address of the bucket of `options`, and the region that requests are signed for.
@@ -133,104 +129,6 @@ async fn region(options: &Options, custom_endpoint: bool) -> Option<Region> {
             RegionProviderChain::first_try(metadata).region().await
         }
         found => found,
-    }
-}
-
-#[async_trait]
-impl ObjectStore for S3 {
-    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
-        self.requests.head(key).await
-    }
-
-    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
-        self.list_telling(request, &|_| {}).await
-    }
-
-    async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
-        let mut attempts = Attempts::new();
-        loop {
-            let (by, result) = self.list_page(request, tell).await;
-            if !self.signer.again(&mut attempts, by, result.as_ref().err()).await {
-                return result;
-            }
-        }
-    }
-
-    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        self.ranges.get_again(&*self.signer, request, sink).await
-    }
-
-    async fn details(&self, key: &Key) -> Result<Details> {
-        self.requests.details(key).await
-    }
-
-    async fn put(&self, request: &PutRequest) -> Result<Written> {
-        self.requests.put(request).await
-    }
-
-    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
-        self.requests.create_upload(key, headers).await
-    }
-
-    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
-        self.requests.upload_part(upload, number, body).await
-    }
-
-    async fn copy_part(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
-        self.requests.copy_part(upload, number, source).await
-    }
-
-    async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
-        self.requests.complete_upload(upload, parts, condition).await
-    }
-
-    async fn abort_upload(&self, upload: &Upload) -> Result<()> {
-        self.requests.abort_upload(upload).await
-    }
-
-    async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
-        self.requests.list_uploads(prefix, after).await
-    }
-
-    async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
-        self.requests.list_parts(upload, after).await
-    }
-
-    async fn copy(&self, request: &CopyRequest) -> Result<Written> {
-        self.requests.copy(request).await
-    }
-
-    async fn delete(&self, key: &Key) -> Result<()> {
-        self.requests.delete(key).await
-    }
-
-    async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {
-        self.requests.put_symlink(key, target, headers, condition).await
-    }
-}
-
-impl S3 {
-    fn new(options: &Options, base: &Url, region: &Region, credentials: Option<Arc<Rotating>>, metrics: Arc<Metrics>) -> Result<Self> {
-        let failed = |error| format!("cannot set up TLS: {}", answer::innermost(&error));
-        let http = clients(options, &metrics);
-        let http = http.map_err(|error| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), failed(error)))?;
-        let signer = Arc::new(Signer::new(base.as_str(), region.to_string(), credentials, options.requester_pays));
-        Ok(Self {
-            bucket: options.bucket.clone(),
-            region: region.to_string(),
-            requests: Requests::new(http.clone(), options, signer.clone(), metrics.clone()),
-            signer,
-            pages: PageClient::new(http.clone(), options.stall_timeout, Tokens::Plain),
-            ranges: RangeClient::new(http, options, metrics.clone()),
-            url_encoded: AtomicBool::new(false),
-            metrics,
-        })
-    }
-}
-
-impl fmt::Debug for S3 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("S3").field("bucket", &self.bucket).field("region", &self.region).field("base", &self.signer.base).finish()
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::super::wire::{Fake, Reply};
-use super::super::{CredentialOptions, Dialect, ETag};
+use super::super::{Condition, CredentialOptions, Dialect, ETag, Headers, ListRequest, PutRequest, RangeRequest};
 use super::*;
 use crate::store::whole::Whole;
 

@@ -1,0 +1,201 @@
+//! From values to a bucket and how it is reached: the source, the options of the store, and what the variables of the stores' own tools say of it.
+//! The options of everything else are in `layers`. Invariant: what is said to windlass itself comes before what is said to those tools.
+
+use super::gather::{Origin, Values};
+use super::source::{self, Source};
+use super::value::Value;
+use super::{Error, Program};
+use crate::store::{self, CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, WebIdentity};
+
+impl Values {
+    /// The bucket. What only the variables of the stores' own tools say of it is added to the values, with its origin.
+    pub(super) fn take_source(&mut self, environment: &[(String, String)]) -> Result<Source, Error> {
+        let source = self.source(environment)?;
+        self.ask_environment_of(source.dialect, environment);
+        self.default_signature();
+        Ok(source)
+    }
+
+    fn source(&self, environment: &[(String, String)]) -> Result<Source, Error> {
+        let text = match (self.text("source"), self.text("bucket")) {
+            (Some(source), _) => source,
+            (None, Some(bucket)) => format!("{bucket}:/{}", self.text("prefix").unwrap_or_default().trim_start_matches('/')),
+            (None, None) => return Err(Error::Missing("SOURCE")),
+        };
+        let endpoint = self.text("endpoint").or_else(|| variable(environment, &["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]).map(|v| v.1));
+        Source::parse(&text, endpoint.as_deref(), self.program)
+    }
+
+    fn ask_environment_of(&mut self, dialect: Dialect, environment: &[(String, String)]) {
+        let (endpoints, regions): (&[_], &[_]) = match dialect {
+            Dialect::S3 => (&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"], &["AWS_REGION", "AWS_DEFAULT_REGION"]),
+            Dialect::Oss => (&["OSS_ENDPOINT"], &["OSS_REGION"]),
+        };
+        // An endpoint that was given to us is not to be paired with the region of another one, but S3 needs some region.
+        for (option, names) in [("endpoint", endpoints), ("region", regions)] {
+            if self.get(option).is_none()
+                && let Some((name, text)) = variable(environment, names)
+            {
+                self.put(option, Value::Text(text), Origin::Environment(name));
+            }
+        }
+    }
+
+    /// ossfs2 signs with V4 when it knows the region, else with V1.
+    fn default_signature(&mut self) {
+        let untouched = self.get("signature").is_some_and(|(_, origin)| *origin == Origin::Default);
+        if self.program == Program::Ossfs2 && untouched && self.get("region").is_none() {
+            self.put("signature", Value::Text("v1".into()), Origin::DefaultOf(Program::Ossfs2));
+        }
+    }
+
+    pub(super) fn store(&self, source: &Source) -> Result<store::Options, Error> {
+        Ok(store::Options {
+            dialect: source.dialect,
+            bucket: source.bucket.clone(),
+            endpoint: self.endpoint("endpoint", source)?,
+            read_endpoint: self.endpoint("read-endpoint", source)?,
+            region: self.text("region"),
+            path_style: self.flag_or_auto("path-style"),
+            signature: match self.text("signature").as_deref() {
+                Some("v1") => Signature::V1,
+                Some("none") => Signature::None,
+                _ => Signature::V4,
+            },
+            credentials: self.credentials()?,
+            hedge: self.flag("hedge"),
+            retries: self.count("retries").and_then(|n| n.try_into().ok()).unwrap_or_default(),
+            connect_timeout: self.time("connect-timeout"),
+            request_timeout: self.time("request-timeout"),
+            stall_timeout: self.time("stall-timeout"),
+            redirect_hosts: self.redirect_hosts()?,
+            exits: self.exits()?,
+            sse: self.sse()?.0,
+            sse_key_id: self.sse()?.1,
+            storage_class: self.text("storage-class"),
+            acl: self.text("acl"),
+            requester_pays: self.flag("requester-pays"),
+        })
+    }
+
+    fn endpoint(&self, word: &str, source: &Source) -> Result<Option<String>, Error> {
+        let Some(text) = self.text(word) else { return Ok(None) };
+        source::endpoint(&text, &source.bucket).map(Some).map_err(|reason| {
+            let shown = text.rsplit_once('@').map_or(text.as_str(), |(_, host)| host).to_owned();
+            self.refused(word, shown, reason)
+        })
+    }
+
+    /// How the store encrypts, and with which key. `kmsid:KEY` is how ossfs and s3fs write both.
+    fn sse(&self) -> Result<(Sse, Option<String>), Error> {
+        let key = self.text("sse-key-id");
+        let Some(text) = self.text("sse") else {
+            return match key {
+                None => Ok((Sse::None, None)),
+                Some(_) => Err(Error::Conflict("sse-key-id goes with sse=kms".into())),
+            };
+        };
+        let lower = text.to_ascii_lowercase();
+        let sse = match lower.as_str() {
+            "on" | "true" | "1" | "aes256" => Sse::Aes256,
+            "off" | "false" | "none" => Sse::None,
+            "kms" | "aws:kms" | "kmsid" => Sse::Kms,
+            _ if lower.starts_with("kmsid:") || lower.starts_with("k:") => Sse::Kms,
+            _ => return Err(self.refused("sse", text, "must be on (AES256), kms, kmsid:KEY or off".into())),
+        };
+        let inside = text.split_once(':').filter(|_| lower.starts_with("kmsid:") || lower.starts_with("k:")).map(|(_, key)| key.to_owned());
+        match (sse, inside.or(key)) {
+            (Sse::Kms, key) => Ok((sse, key)),
+            (_, None) => Ok((sse, None)),
+            (_, Some(_)) => Err(Error::Conflict("sse-key-id goes with sse=kms".into())),
+        }
+    }
+
+    fn exits(&self) -> Result<Vec<Exit>, Error> {
+        let Some(list) = self.text("bind") else { return Ok(Vec::new()) };
+        let exits: Result<_, String> = list.split([',', ' ', ';']).filter(|word| !word.is_empty()).map(str::parse).collect();
+        exits.map_err(|reason| self.refused("bind", list.clone(), reason))
+    }
+
+    fn redirect_hosts(&self) -> Result<Vec<String>, Error> {
+        let Some(list) = self.text("redirect-hosts") else { return Ok(Vec::new()) };
+        let hosts: Vec<_> = list.split([',', ' ']).filter(|host| !host.is_empty()).map(str::to_ascii_lowercase).collect();
+        let odd = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']'));
+        match hosts.iter().find(|host| host.contains(odd) || host.trim_matches(['.', ':']).is_empty()) {
+            None => Ok(hosts),
+            Some(host) => {
+                let reason = format!("\"{host}\" is not host, host:port or .domain (without http:// and without a path)");
+                Err(self.refused("redirect-hosts", list, reason))
+            }
+        }
+    }
+
+    fn credentials(&self) -> Result<CredentialOptions, Error> {
+        let keys = match (self.text("access-key-id"), self.text("access-key-secret")) {
+            (Some(id), Some(secret)) => Some(StaticKeys { id, secret, token: self.text("session-token") }),
+            (None, None) => None,
+            _ => return Err(Error::Conflict("access-key-id and access-key-secret go together: one of them is missing".into())),
+        };
+        let key_files = match (self.path("access-key-id-file"), self.path("access-key-secret-file"), self.path("session-token-file")) {
+            (Some(id), Some(secret), token) => Some(KeyFiles { id, secret, token }),
+            (None, None, None) => None,
+            _ => return Err(Error::Conflict("access-key-id-file and access-key-secret-file go together: one of them is missing".into())),
+        };
+        let web_identity = WebIdentity {
+            role_arn: self.text("role-arn"),
+            provider_arn: self.text("oidc-provider-arn"),
+            token_file: self.path("oidc-token-file"),
+            session_name: self.text("role-session-name"),
+            sts_endpoint: self.text("sts-endpoint"),
+            then_role_arn: self.text("assume-role-arn"),
+            external_id: self.text("assume-role-external-id"),
+        };
+        Ok(CredentialOptions {
+            keys,
+            key_files,
+            web_identity: Some(web_identity).filter(|identity| *identity != WebIdentity::default()),
+            profile: self.text("profile"),
+            passwd_file: self.path("passwd-file"),
+            process: self.text("credential-process"),
+            // ossfs takes the whole address of the metadata service, whose last part is the role.
+            ram_role: self.text("ram-role").map(|role| role.trim_end_matches('/').rsplit('/').next().unwrap_or_default().to_owned()),
+        })
+    }
+}
+
+fn variable(environment: &[(String, String)], names: &[&str]) -> Option<(String, String)> {
+    names.iter().find_map(|name| environment.iter().find(|(n, text)| n == name && !text.is_empty()).cloned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gather::Input;
+    use super::*;
+
+    fn store(environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<store::Options, Error> {
+        let environment: Vec<(String, String)> = environment.iter().map(|&(name, text)| (name.into(), text.into())).collect();
+        let flags = flags.iter().map(|&(name, text)| (name.into(), Some(text.into()))).collect();
+        let mut values = Values::gather(&Input { places: vec!["s3://data".into()], flags, ..Input::default() })?;
+        let source = values.take_source(&environment)?;
+        values.store(&source)
+    }
+
+    #[test]
+    fn what_was_said_to_us_comes_before_what_was_said_to_other_tools() {
+        let environment = [("AWS_REGION", "there"), ("AWS_ENDPOINT_URL", "http://there.example.com"), ("OSS_REGION", "elsewhere")];
+        let found = |flags: &[_]| store(&environment, flags).map(|store| (store.region, store.endpoint)).unwrap();
+        let both = |region: &str, host: &str| (Some(region.to_owned()), Some(format!("http://{host}.example.com")));
+        assert_eq!(found(&[]), both("there", "there"));
+        assert_eq!(found(&[("region", "here")]), both("here", "there"));
+        assert_eq!(found(&[("region", "here"), ("endpoint", "http://here.example.com")]), both("here", "here"));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_told_with_its_origin() {
+        for (name, text) in [("sse", "rot13"), ("bind", "eth 0:1"), ("redirect-hosts", "http://x/y")] {
+            let Err(Error::Value { word, text: told, origin, .. }) = store(&[], &[(name, text)]) else { panic!("{name}={text}") };
+            assert_eq!((word.as_str(), told.as_str(), origin), (name, text, Origin::Flag(name.into())));
+        }
+        assert!(matches!(store(&[], &[("sse-key-id", "k")]), Err(Error::Conflict(_))));
+    }
+}

@@ -1,0 +1,137 @@
+//! Why there is no mount, or why it ended, for people and for who started the process: what failed, on what, what to try, and the exit code. Nothing
+//! is decided or tried here. Invariant: what can be mended says how, in one line.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use crate::admin::Listen;
+use crate::config::MountTarget;
+use crate::store::{self, ErrorKind, Key, Location};
+use crate::vfs::Lost;
+use crate::writer::Left;
+
+/// Why there is no mount, or why it ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The bucket cannot be used.
+    #[error("{}", refusal("mount", .location, .source))]
+    Store { location: Box<Location>, source: Box<store::Error> },
+    /// The directory cannot be mounted on.
+    #[error("cannot mount at {target}: {source}{}", mount_advice(.source))]
+    Mount { target: PathBuf, source: io::Error },
+    /// The descriptor that was passed in cannot be served.
+    #[error("cannot serve /dev/fd/{number}: {reason}")]
+    Descriptor { number: RawFd, reason: String },
+    /// What the daemon before left cannot be gone on from.
+    #[error("cannot go on with the mount at {target} where the daemon before ended: {reason}; windlass umount --lazy and mount again")]
+    Resume { target: MountTarget, reason: String },
+    /// The disk cannot be used.
+    #[error("cannot keep what is read in {dir}: {source}; name another spill-dir, or read with read-mode=direct")]
+    Spill { dir: PathBuf, source: io::Error },
+    /// Nobody could look at the metrics.
+    #[error("cannot serve metrics at {place}: {source}; name another address or path with --metrics-listen")]
+    Listen { place: Listen, source: io::Error },
+    /// Nobody could ask the mount where it was wanted.
+    #[error("cannot open the control socket {path}: {source}; name another path with --control-socket")]
+    Control { path: PathBuf, source: io::Error },
+    /// The mount is still there.
+    #[error("cannot unmount: {0}; see who uses it with \"fuser -vm MOUNTPOINT\", then: windlass umount --lazy MOUNTPOINT")]
+    Unmount(io::Error),
+    /// The mount ended while files were being written.
+    #[error("files that were written are not in the bucket: {}{}; --drain-timeout gives the store more time", names_of(.0), whereabouts(.0))]
+    NotWritten(Vec<Lost>),
+    /// The process could not be set up.
+    #[error("cannot {what}: {source}")]
+    Process { what: &'static str, source: io::Error },
+}
+
+impl Error {
+    /// That the process could not `what`.
+    pub(super) fn process(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Process { what, source }
+    }
+
+    /// The code the process ends with: 3 for credentials, 4 for bucket or endpoint, 2 for bad arguments, 5 when files did
+    /// not reach the bucket, else 1.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Store { source, .. } => exit_code(source),
+            Self::Descriptor { .. } | Self::Spill { .. } | Self::Listen { .. } | Self::Control { .. } => 2,
+            Self::NotWritten(_) => 5,
+            Self::Mount { .. } | Self::Resume { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
+        }
+    }
+}
+
+/// What `error` is to who wanted to `what` the bucket at `location`, also without a mount.
+pub fn refusal(what: &str, location: &Location, error: &store::Error) -> String {
+    format!("cannot {what} {location}: {}{}", attempt(error), advice(error))
+}
+
+/// The code a process ends with that cannot go on because of what a store said.
+pub fn exit_code(error: &store::Error) -> u8 {
+    match error.kind {
+        ErrorKind::AccessDenied | ErrorKind::BadCredentials | ErrorKind::NoCredentials => 3,
+        ErrorKind::Invalid => 2,
+        _ => 4,
+    }
+}
+
+/// What the store said, with the request only when it was for a prefix and not for the whole bucket.
+fn attempt(error: &store::Error) -> String {
+    if error.key == Key::root() { error.reason().to_string() } else { error.to_string() }
+}
+
+/// The likely fix, as the end of the line. Where the message itself tells it there is nothing to add.
+pub fn advice(error: &store::Error) -> &'static str {
+    match error.kind {
+        ErrorKind::NoSuchBucket | ErrorKind::NotFound => "; check the bucket's name and that it lives at this endpoint",
+        ErrorKind::AccessDenied => "; the key needs permission to list the bucket and to get its objects",
+        ErrorKind::BadCredentials => "; check key id, secret and token, and that the clock of this machine is right",
+        ErrorKind::Connect => "; check --endpoint (name, port, http or https) and the network",
+        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Throttled => {
+            "; check that the endpoint is up and can be reached from here"
+        }
+        ErrorKind::Corrupt => {
+            "; check that --endpoint is where the store itself answers, and that it speaks this protocol (s3:// or oss://)"
+        }
+        ErrorKind::NoCredentials | ErrorKind::WrongEndpoint => "",
+        ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable | ErrorKind::Invalid => "",
+    }
+}
+
+fn mount_advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "; mounting without root needs fusermount3 (package fuse3), and /dev/fuse must exist (modprobe fuse)",
+        io::ErrorKind::PermissionDenied => "; run as root, or install fuse3 and check the permissions of /dev/fuse and of the directory",
+        _ => "",
+    }
+}
+
+/// The first few names of `lost`.
+fn names_of<'a>(lost: impl IntoIterator<Item = &'a Lost>) -> String {
+    const SHOWN: usize = 10;
+    let mut names: Vec<String> = lost.into_iter().map(|lost| lost.key.to_string()).collect();
+    names.dedup();
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    names.extend((more > 0).then(|| format!("and {more} more")));
+    names.join(", ")
+}
+
+/// What the disk has of `lost`, as the rest of a sentence that names them.
+fn whereabouts(lost: &[Lost]) -> String {
+    let kept = || lost.iter().filter(|lost| matches!(lost.left, Left::Kept(_)));
+    let dropped = || lost.iter().filter(|lost| lost.left == Left::Dropped);
+    let directory = kept().find_map(|lost| if let Left::Kept(path) = &lost.left { path.parent() } else { None });
+    let mut text = String::new();
+    if let Some(directory) = directory {
+        let directory = directory.display();
+        text += &format!("; kept in {directory} until a mount with the same --spill-dir stores them: {}", names_of(kept()));
+    }
+    if dropped().next().is_some() {
+        text += &format!("; staged and dropped, since no --spill-dir was named to keep them in: {}", names_of(dropped()));
+    }
+    text
+}

@@ -1,0 +1,116 @@
+//! A bucket over HTTP: which part of what both dialects share answers which call. What is a dialect's own comes with its signer and its lister.
+//! It does not retry, but where other credentials sign. Invariant: each call reads one version of one object, or one page.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use super::credentials::{Attempts, Edition};
+use super::leave::Clients;
+use super::range::RangeClient;
+use super::requests::{Requests, Voice};
+use super::signing::SignGet;
+use super::{
+    Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part, PartCopy, PartsPage,
+    PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+};
+use crate::metrics::Metrics;
+
+/// How a dialect lists.
+#[async_trait]
+pub(super) trait Lister: fmt::Debug + Send + Sync + 'static {
+    /// One page, and which keys signed the last request for it.
+    async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>);
+}
+
+/// One bucket.
+#[derive(Debug)]
+pub(super) struct HttpStore<S, L> {
+    ranges: RangeClient,
+    requests: Requests,
+    signer: Arc<S>,
+    lister: L,
+}
+
+impl<S: SignGet + Voice + 'static, L> HttpStore<S, L> {
+    /// `http` comes from [`clients`](super::clients::clients).
+    pub fn new(http: Clients, options: &Options, signer: Arc<S>, lister: L, metrics: Arc<Metrics>) -> Self {
+        let requests = Requests::new(http.clone(), options, signer.clone(), Arc::clone(&metrics));
+        Self { ranges: RangeClient::new(http, options, metrics), requests, signer, lister }
+    }
+}
+
+#[async_trait]
+impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
+    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        self.requests.head(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        self.list_telling(request, &|_| {}).await
+    }
+
+    async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+        let mut attempts = Attempts::new();
+        loop {
+            let (by, result) = self.lister.list_page(request, tell).await;
+            if !self.signer.again(&mut attempts, by, result.as_ref().err()).await {
+                return result;
+            }
+        }
+    }
+
+    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        self.ranges.get_again(&*self.signer, request, sink).await
+    }
+
+    async fn details(&self, key: &Key) -> Result<Details> {
+        self.requests.details(key).await
+    }
+
+    async fn put(&self, request: &PutRequest) -> Result<Written> {
+        self.requests.put(request).await
+    }
+
+    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
+        self.requests.create_upload(key, headers).await
+    }
+
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+        self.requests.upload_part(upload, number, body).await
+    }
+
+    async fn copy_part(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
+        self.requests.copy_part(upload, number, source).await
+    }
+
+    async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
+        self.requests.complete_upload(upload, parts, condition).await
+    }
+
+    async fn abort_upload(&self, upload: &Upload) -> Result<()> {
+        self.requests.abort_upload(upload).await
+    }
+
+    async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
+        self.requests.list_uploads(prefix, after).await
+    }
+
+    async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
+        self.requests.list_parts(upload, after).await
+    }
+
+    async fn copy(&self, request: &CopyRequest) -> Result<Written> {
+        self.requests.copy(request).await
+    }
+
+    async fn delete(&self, key: &Key) -> Result<()> {
+        self.requests.delete(key).await
+    }
+
+    async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {
+        self.requests.put_symlink(key, target, headers, condition).await
+    }
+}

@@ -1,0 +1,61 @@
+//! ListObjectsV2 of OSS, whose keys come percent-encoded. Invariant: a page is in one request, or an error.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::Method;
+
+use super::sign::OssSigner;
+use crate::metrics::{Metrics, RequestKind};
+use crate::store::answer::Answer;
+use crate::store::credentials::Edition;
+use crate::store::http_store::Lister;
+use crate::store::page::{Answered, PageClient};
+use crate::store::signing::SignedGet;
+use crate::store::{Error, ErrorKind, Key, ListPage, ListRequest, Op, Result, Tell};
+
+/// How OSS lists.
+#[derive(Debug)]
+pub(super) struct OssLister {
+    pub pages: PageClient,
+    pub signer: Arc<OssSigner>,
+    pub metrics: Arc<Metrics>,
+}
+
+#[async_trait]
+impl Lister for OssLister {
+    async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>) {
+        match self.sign_list(request).await {
+            Ok(signed) => (signed.by, self.ask(signed, request, tell).await),
+            Err(error) => (None, Err(error)),
+        }
+    }
+}
+
+impl OssLister {
+    async fn sign_list(&self, request: &ListRequest) -> Result<SignedGet> {
+        let max_keys = request.max_keys.to_string();
+        let mut query: Vec<(&str, &[u8])> = vec![("encoding-type", b"url"), ("list-type", b"2"), ("max-keys", max_keys.as_bytes())];
+        // A query parameter without a value is signed without its `=`: nothing empty is sent.
+        if !request.prefix.as_bytes().is_empty() {
+            query.push(("prefix", request.prefix.as_bytes()));
+        }
+        if request.delimited {
+            query.push(("delimiter", b"/"));
+        }
+        if let Some(token) = &request.token {
+            query.push(("continuation-token", token.as_bytes()));
+        }
+        let signed = self.signer.sign(Op::List, Method::GET, &Key::root(), &query).await;
+        signed.map_err(|error| Error { key: request.prefix.clone(), ..error })
+    }
+
+    async fn ask(&self, signed: SignedGet, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+        let prefix = &request.prefix;
+        match self.pages.get(signed, prefix, self.metrics.attempt(RequestKind::List), tell).await? {
+            Answered::Page(page) => Ok(page),
+            Answered::Unreadable(_, _, error) => Err(Error::new(ErrorKind::Corrupt, Op::List, prefix, error.to_string())),
+            Answered::Refused(status, headers, body) => Err(Answer::new(status.as_u16(), &headers, &body).into_error(Op::List, prefix)),
+        }
+    }
+}
