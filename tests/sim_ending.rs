@@ -71,6 +71,7 @@ fn what_is_cut_is_not_stored_and_named_also_when_it_was_closed_meanwhile() {
         assert!(world.edits.create(Inode::ROOT, b"new", 0o644, WRITES, ME).await.is_err());
         assert_eq!(names(&drain.await.expect("it ends")), ["closed", "left"]);
         assert!(world.edits.fsync(quiet).await.is_ok());
+        assert!(matches!(world.edits.fsync(left).await, Err(Error::Ending)), "also once it was given up");
     });
     assert_eq!(["closed", "left", "quiet"].map(|name| store.content(name).is_some()), [false, false, true]);
     assert_eq!(store.uploads(), []);

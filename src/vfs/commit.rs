@@ -38,7 +38,14 @@ impl Edits {
 
     /// As [`Self::commit`], for who has the turn and tells nobody.
     pub(super) async fn commit_in_turn(&self, draft: &Draft) -> Result<()> {
-        if draft.is_unlinked() || !draft.content.is_dirty() {
+        if draft.is_unlinked() {
+            return Ok(());
+        }
+        // With its name and its writers, only the end of the mount gives it up: until the kernel lets go of that they may still ask.
+        if draft.content.is_given_up() {
+            return Err(Error::Ending);
+        }
+        if !draft.content.is_dirty() {
             return Ok(());
         }
         if draft.is_cut() {
@@ -92,6 +99,7 @@ impl Edits {
         if !draft.is_unlinked()
             && !draft.has_failed()
             && !draft.is_cut()
+            && !draft.content.is_given_up()
             && let Err(error) = self.commit_in_turn(draft).await
         {
             let cause = std::error::Error::source(&error).map(ToString::to_string);

@@ -196,7 +196,11 @@ impl Draft {
     /// Whether a close has to commit it. The first close of a file that was opened empty and not written may be that of a shell
     /// which has just duplicated the descriptor: committing it would replace the old content before there is new. And a file that only
     /// got its length (as fio and databases do first, and close it) would be sent twice, the first time as zeros.
+    /// What was given up has to be told.
     pub fn wants_commit(&self) -> bool {
+        if self.content.is_given_up() {
+            return true;
+        }
         if !self.content.is_dirty() || self.waits_for_content() {
             return false;
         }

@@ -145,6 +145,12 @@ impl Content {
         !state.discarded && (state.unsaved || state.untold.is_some())
     }
 
+    /// Whether what was taken of it is not in the store and will not be any more: who asks for that has to hear so.
+    pub fn is_given_up(&self) -> bool {
+        let state = self.inner.state.lock();
+        state.discarded && state.unsaved
+    }
+
     /// Whether it is new and nothing was written to it yet: its size is all there is.
     pub fn is_blank(&self) -> bool {
         let state = self.inner.state.lock();

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderValue, LOCATION};
 use hyper::service::Service;
@@ -76,7 +77,10 @@ impl Service<Request<Incoming>> for Connection {
                 let _ = cleared.changed().await;
             }
             let mut response = match effects.iter().find_map(|effect| planned_answer(effect, &location)) {
-                Some(planned) => planned,
+                Some(planned) => {
+                    take_in(request.into_body()).await;
+                    planned
+                }
                 None if effects.contains(&Effect::Broken) => return Err(reset(&socket)),
                 None => Service::call(&s3, request).await?,
             };
@@ -91,6 +95,12 @@ impl Service<Request<Incoming>> for Connection {
         }
         .boxed()
     }
+}
+
+/// Reads what came with a request. Answered before that, the connection would be closed with bytes that nobody has read: the client may meet a
+/// reset in place of the answer.
+async fn take_in(mut body: Incoming) {
+    while let Some(Ok(_)) = body.frame().await {}
 }
 
 /// Whether the kernel has bytes of the connection that the other side's kernel does not have yet, from its table (proc_net_tcp(5)): addresses are
