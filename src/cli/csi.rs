@@ -136,10 +136,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         return Err(Failure::usage("--node-id is empty: it is the name of the node (spec.nodeName)"));
     }
     let runtime = runtime()?;
+    // Before anybody can see that it answers, and end it.
+    let mut signals = runtime.block_on(async { Signals::listen() }).map_err(Failure::without_signals)?;
     let driver = Driver::prepare(args.options(), runtime.handle()).map_err(|error| Failure::usage(error.to_string()))?;
     let _pages = args.health_listen.as_ref().map(|place| show(place, runtime.handle())).transpose()?;
     let served = runtime.block_on(async {
-        let mut signals = Signals::listen().map_err(Failure::without_signals)?;
         tracing::info!(driver = args.driver_name, node = args.node_id, volumes = driver.count(), "the driver answers");
         let end = async {
             let ending = signals.next().await;
