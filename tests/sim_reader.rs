@@ -314,6 +314,55 @@ fn scattered(size: u64) -> impl Iterator<Item = u64> {
     })
 }
 
+/// Reads `len` bytes at each of `places`, in requests of 1 MiB as the kernel makes them; the time that took.
+async fn read_runs(sim: &Sim, handle: &ObjectHandle, places: &[u64], len: u64) -> Duration {
+    let began = Instant::now();
+    for place in places {
+        for at in (*place..place + len).step_by(MIB as usize) {
+            sim.read(handle, "samples", 1, at, MIB.min(place + len - at)).await;
+        }
+    }
+    began.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn samples_of_megabytes_at_random_cost_their_own_bytes_and_one_round_trip() {
+    const SIZE: u64 = 64 << 30;
+    for len in [3 * MIB / 2, 2 * MIB, 4 * MIB, 16 * MIB] {
+        let sim = sim(cloud(), ByteSize::gib(1), Options::default());
+        let handle = sim.open("samples", SIZE);
+        let places: Vec<u64> = scattered(SIZE - len).take(64).collect();
+        // Of the first ones nothing is known: they look like somebody who begins in the middle.
+        let (first, others) = places.split_at(4);
+        read_runs(&sim, &handle, first, len).await;
+        let learning = asked(&sim.gets());
+        let elapsed = read_runs(&sim, &handle, others, len).await;
+        let (fetched, count) = (asked(&sim.gets()) - learning, others.len() as u64);
+        // Whole pieces of 128 KiB.
+        assert!(fetched <= count * (len + (256 << 10)), "{len}: {fetched}");
+        // All of a sample at once, in GETs whose transfer takes about as long as their first byte. Timers go off at whole milliseconds, once
+        // a request.
+        let most = (one_get(len.min(2 * MIB)) + Duration::from_millis(len.div_ceil(MIB))) * others.len() as u32;
+        assert!(elapsed <= most, "{len}: {elapsed:?} of {most:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_reads_on_after_samples_is_a_sequential_reader_again() {
+    const SIZE: u64 = 64 << 30;
+    let sim = sim(cloud(), ByteSize::gib(1), Options::default());
+    let handle = sim.open("samples", SIZE);
+    let places: Vec<u64> = scattered(SIZE / 2).take(16).collect();
+    read_runs(&sim, &handle, &places, 2 * MIB).await;
+    let elapsed = read_runs(&sim, &handle, &[SIZE / 2], 1 << 30).await;
+    let fresh = Sim {
+        reader: Reader::new(sim.store.clone(), sim.budget.clone(), Arc::default(), Options::default(), Duration::from_secs(120)),
+        ..sim
+    };
+    let alone = read_runs(&fresh, &fresh.open("samples", SIZE), &[SIZE / 2], 1 << 30).await;
+    assert!(elapsed <= alone + 6 * one_get(CHUNK), "{elapsed:?}, without samples before it {alone:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_file_that_is_read_densely_at_random_is_fetched_as_a_whole() {
     // A quarter of the memory is the most; the smallest has two chunks.

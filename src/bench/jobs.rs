@@ -28,6 +28,7 @@ pub const JOBS: &[Job] = jobs![
     "strided"
     "random-4k"
     "random-128k"
+    "random-4m"
     "sequential-write-4-jobs"
     "sequential-4-jobs"
     "small-files-write"

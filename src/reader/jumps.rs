@@ -133,6 +133,13 @@ impl Jumps {
         self.readers.iter().filter(move |reader| now.duration_since(reader.last_read) < recent).map(|reader| reader.at)
     }
 
+    /// Whether somebody reads `stream`, or may come back to it for what is known.
+    pub fn is_in_use(&self, stream: StreamId) -> bool {
+        let stays =
+            |reader: &Reader| reader.comes_back || reader.stream == Some(stream) || reader.left.is_some_and(|left| left.stream == stream);
+        self.readers.iter().any(stays)
+    }
+
     /// Whether a reader is away from a stream, so that [`on_time`](Self::on_time) may soon say more.
     pub fn somebody_is_away(&self) -> bool {
         self.readers.iter().any(|reader| reader.left.is_some())

@@ -2,7 +2,7 @@
 //!
 //! [`Reader`] is one per process, [`ObjectHandle`] one per open file. A read goes down in two steps: [`begin`]
 //! (synchronous, a few microseconds: finds or starts the extents) and, when bytes are still on their way, [`finish`].
-//! What decides is pure (`streams`, `jumps`, `strides`, `promotion`, `window`, `plan`); `object` holds the state, `fetch` acts.
+//! What decides is pure (`streams`, `jumps`, `runs`, `strides`, `promotion`, `window`, `plan`); `object` holds the state, `fetch` acts.
 //!
 //! Invariant: a handle reads the one version it was opened with.
 //!
@@ -20,6 +20,7 @@ mod options;
 mod pace;
 mod plan;
 mod promotion;
+mod runs;
 mod streams;
 mod strides;
 mod warm;

@@ -20,6 +20,7 @@ use super::jumps::{Jumps, ReaderId};
 use super::pace::Link;
 use super::plan::{self, Reach};
 use super::promotion::Promotion;
+use super::runs::Runs;
 use super::streams::{Pattern, StreamId, StreamTable, TABLE_SIZE};
 use super::strides::{Guess, Strides};
 use super::window::Window;
@@ -27,6 +28,9 @@ use super::{Holding, Options, PrefetchChunks, ReadError};
 
 /// Rest of a body that is worth reading to keep the connection.
 const DRAIN_BYTES: usize = 64 << 10;
+
+/// Most of a run that is fetched with its first read, however long the ones before it were. Then its window takes over.
+const SURE_CHUNKS: u64 = 4;
 
 /// A reader that read within this time still needs what lies around its place.
 const RECENT: Duration = Duration::from_secs(2);
@@ -48,6 +52,7 @@ struct State {
     streams: StreamTable,
     windows: Vec<Running>,
     jumps: Jumps,
+    runs: Runs,
     strides: Strides,
     promotion: Promotion,
     /// What is under way of it.
@@ -152,6 +157,7 @@ impl Object {
     pub fn on_close(&self, handle: u64, options: &Options) -> Closed {
         let mut state = self.state.lock();
         state.handles -= 1;
+        state.runs.on_close(handle);
         if state.handles > 0 {
             state.strides.on_close(handle);
             let left = state.jumps.on_close(handle, Instant::now());
@@ -192,6 +198,11 @@ impl Object {
         state.fits = self.size <= limits.whole;
         let capacity = TABLE_SIZE.max(2 * state.handles);
         let observed = state.streams.on_read(read, backward, capacity);
+        let (stream, run) = observed.run;
+        // A read beyond a hole may belong to it, or begin something else near by.
+        if !matches!(observed.pattern, Pattern::Sequential { moved: 0, .. }) {
+            state.runs.on_read(who, stream, &run);
+        }
         let mut ended: Vec<StreamId> = observed.ended.into_iter().collect();
         ended.extend(state.jumps.on_read(who, read.start, observed.pattern, now));
         if state.jumps.somebody_is_away() {
@@ -210,7 +221,14 @@ impl Object {
                         tracing::debug!(key = %self.key, "it is read at random all over: fetching all of it");
                     }
                 }
-                (self.isolated(&state, read, chunk), chunk, None)
+                let sure = state.runs.sure().filter(|_| options.prefetch_chunks != PrefetchChunks::Fixed(0)).unwrap_or(0);
+                let end = read.start + sure.min(chunk * SURE_CHUNKS).min(limits.share / 2);
+                if end > read.end {
+                    // Most likely it begins a run. Somebody waits for all of it.
+                    (plan::pieces(&(read.start..end), self.size), limits.link.unit(chunk), None)
+                } else {
+                    (self.isolated(&state, read, chunk), chunk, None)
+                }
             }
             Pattern::Sequential { stream, moved } => {
                 new_stream = !state.windows.iter().any(|running| running.stream == stream);
@@ -220,6 +238,8 @@ impl Object {
                 }
                 let front = state.running(stream).front;
                 let border = state.streams.border(stream).unwrap_or(self.size);
+                let expected = state.runs.expected(stream, run.end - run.start).filter(|_| run.start > 0);
+                let border = border.min(expected.map_or(self.size, |bytes| run.start + bytes));
                 let window = plan::window(read, front, reach, border.max(read.end));
                 (plan::pieces(&window, self.size), reach.unit, Some(stream))
             }
@@ -256,7 +276,9 @@ impl Object {
 
     /// Streams that were read within `recent` of `now`.
     pub fn active_streams(&self, now: Instant, recent: Duration) -> usize {
-        self.state.lock().windows.iter().filter(|running| now.duration_since(running.last_read) < recent).count()
+        let state = self.state.lock();
+        let counts = |running: &&Running| now.duration_since(running.last_read) < recent && state.jumps.is_in_use(running.stream);
+        state.windows.iter().filter(counts).count()
     }
 
     /// What could be let go without disturbing a reader that waits.

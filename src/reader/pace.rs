@@ -21,6 +21,9 @@ const TELLING_BYTES: u64 = 512 << 10;
 /// cloud answer after 15 to 30 ms and send 4 MiB in 40 to 50.
 const TIMES_LATENCY: u32 = 3;
 
+/// With less in a GET requests would cost more than they save.
+const LEAST_UNIT: u64 = 1 << 20;
+
 const MIB: f64 = 1_048_576.0;
 
 /// See the module.
@@ -96,6 +99,14 @@ impl Link {
         Some(self.transfer.map_or(latency * TIMES_LATENCY, |per_mib| latency + transfer(per_mib)))
     }
 
+    /// The bytes of a GET of which about half the time is its latency: with more of them at once what is read in parallel would be there hardly
+    /// sooner. A part of `chunk`.
+    pub fn unit(&self, chunk: u64) -> u64 {
+        let half = self.latency.zip(self.transfer).map(|(latency, per_mib)| latency.as_secs_f64() / per_mib.as_secs_f64().max(1e-9) * MIB);
+        let unit = half.map_or(chunk, |bytes| 1 << (bytes as u64).clamp(LEAST_UNIT, chunk.max(LEAST_UNIT)).ilog2());
+        if chunk.is_multiple_of(unit) { unit } else { chunk }
+    }
+
     #[cfg(test)]
     pub fn probed(self) -> Self {
         Self { is_probed: true, ..self }
@@ -137,6 +148,23 @@ mod tests {
         assert_eq!(pace.link(now, 1).time_of(4 * MIB), Some(ms(60)));
         get(&mut pace, now, ms(20), ms(40), 4 * MIB);
         assert_eq!(pace.link(now, 1).time_of(8 * MIB), Some(ms(60)));
+    }
+
+    #[test]
+    fn what_is_read_at_once_is_cut_where_the_transfer_takes_as_long_as_the_latency() {
+        let now = Instant::now();
+        let unit = |first, whole, chunk| {
+            let mut pace = Pace::new(now);
+            get(&mut pace, now, ms(first), ms(whole), 4 * MIB);
+            pace.link(now, 1).unit(chunk)
+        };
+        assert_eq!(Pace::new(now).link(now, 1).unit(4 * MIB), 4 * MIB);
+        // 20 ms and 90 MB/s; 20 ms and 180 MB/s; a near one; a slow one.
+        assert_eq!(
+            [unit(20, 66, 8 * MIB), unit(20, 43, 8 * MIB), unit(1, 5, 8 * MIB), unit(100, 101, 8 * MIB)].map(|unit| unit / MIB),
+            [1, 2, 1, 8]
+        );
+        assert_eq!((unit(20, 66, 5 << 17), unit(20, 66, 3 * MIB / 2)), (5 << 17, 3 * MIB / 2));
     }
 
     #[test]

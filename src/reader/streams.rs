@@ -45,6 +45,8 @@ pub(super) enum Pattern {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Observed {
     pub pattern: Pattern,
+    /// The stream or lone read that it belongs to now, and what that has read without a hole.
+    pub run: (StreamId, Range<u64>),
     /// A sequential stream that ended: it was pushed out of the table or jumped away.
     pub ended: Option<StreamId>,
 }
@@ -61,16 +63,23 @@ impl StreamTable {
     /// `backward_bytes` that are kept there is another reader's. `capacity` bounds the table.
     pub fn on_read(&mut self, range: &Range<u64>, backward_bytes: u64, capacity: usize) -> Observed {
         self.uses += 1;
-        if let Some(index) = self.nearest(range, backward_bytes) {
-            return self.continued(index, range);
-        }
+        let (id, pattern, ended) = match self.nearest(range, backward_bytes) {
+            Some(index) => self.continued(index, range),
+            None => self.begin(range, capacity),
+        };
+        let stream = self.streams.iter().find(|stream| stream.id == id);
+        let run = stream.map_or(range.clone(), |stream| stream.origin..stream.tail);
+        Observed { pattern, run: (id, run), ended }
+    }
+
+    fn begin(&mut self, range: &Range<u64>, capacity: usize) -> (StreamId, Pattern, Option<StreamId>) {
         let ended = (self.streams.len() >= capacity.max(1)).then(|| self.evict()).flatten();
         let id = self.uses;
         let sequential = range.start == 0;
         self.streams.push(Stream { id, origin: range.start, tail: range.end, sequential, ahead: Vec::new(), last_use: self.uses });
         let pattern =
             if sequential { Pattern::Sequential { stream: id, moved: range.end + self.join(id, range.end) } } else { Pattern::Isolated };
-        Observed { pattern, ended }
+        (id, pattern, ended)
     }
 
     /// Makes reads that came before the stream reached them a part of it: the kernel cuts what a program reads at once, and several threads take the
@@ -127,7 +136,7 @@ impl StreamTable {
         candidates.min_by_key(|(_, stream)| (distance(stream), stream.id)).map(|(index, _)| index)
     }
 
-    fn continued(&mut self, index: usize, range: &Range<u64>) -> Observed {
+    fn continued(&mut self, index: usize, range: &Range<u64>) -> (StreamId, Pattern, Option<StreamId>) {
         let stream = &mut self.streams[index];
         stream.last_use = self.uses;
         let id = stream.id;
@@ -137,18 +146,18 @@ impl StreamTable {
             let moved = range.end - stream.tail;
             stream.tail = range.end;
             let moved = moved + self.join(id, range.end);
-            return Observed { pattern: Pattern::Sequential { stream: id, moved }, ended: None };
+            return (id, Pattern::Sequential { stream: id, moved }, None);
         }
         if range.start > stream.tail {
             stream.ahead.push(range.clone());
             if stream.ahead.len() < AHEAD_READS {
-                return Observed { pattern: Pattern::Sequential { stream: id, moved: 0 }, ended: None };
+                return (id, Pattern::Sequential { stream: id, moved: 0 }, None);
             }
             // Nobody fills the hole: a stride. What follows is fetched as isolated reads.
             stream.ahead.clear();
             stream.sequential = false;
-            stream.tail = range.end;
-            return Observed { pattern: Pattern::Isolated, ended: Some(id) };
+            (stream.origin, stream.tail) = (range.start, range.end);
+            return (id, Pattern::Isolated, Some(id));
         }
         let before = stream.tail;
         if range.end > stream.tail {
@@ -158,7 +167,7 @@ impl StreamTable {
         let tail = stream.tail;
         let joined = if tail > before { self.join(id, tail) } else { 0 };
         let moved = tail - before + joined;
-        Observed { pattern: Pattern::Sequential { stream: id, moved }, ended: None }
+        (id, Pattern::Sequential { stream: id, moved }, None)
     }
 
     /// Random reads leave a trail of isolated entries; as long as these fill half of the table they go first, so
@@ -313,7 +322,7 @@ mod tests {
             read(&mut table, reader * 64 * MIB + MIB, MIB);
         }
         let observed = table.on_read(&(5000 * MIB..5001 * MIB), BACKWARD, TABLE_SIZE);
-        assert_eq!(observed, Observed { pattern: Pattern::Isolated, ended: Some(oldest) });
+        assert_eq!((observed.pattern, observed.ended), (Pattern::Isolated, Some(oldest)));
     }
 
     #[test]

@@ -35,6 +35,9 @@ const HOPED_RATE: f64 = 4e9;
 /// the fastest.
 const ROOM: f64 = 1.5;
 
+/// A turn takes as long as so many GETs.
+const TURN_OF: u32 = 2;
+
 /// The fastest of so many turns counts: one that was held up says little.
 const TURNS: usize = 4;
 
@@ -121,8 +124,9 @@ impl Auto {
             (AUTO_LEAST..AUTO_END).find(|&n| f64::from(n) >= chunks).unwrap_or(AUTO_END)
         };
         let elapsed = now.duration_since(self.turn_started);
-        // A turn lets every chunk of the window go by once, so that what was in flight is what is measured.
-        let over = self.turn_bytes >= u64::from(bound) * chunk_bytes && elapsed >= time;
+        // In a turn every GET that was in flight ends and one more after it, so that what the window let through is what is measured; a
+        // reader that is slower than its window shows it as soon.
+        let over = self.turn_bytes >= u64::from(AUTO_LEAST) * chunk_bytes && elapsed >= time * TURN_OF;
         if !over {
             return if self.turns == 0 { chunks(HOPED_RATE / link.readers.max(1) as f64) } else { bound };
         }
@@ -266,6 +270,19 @@ mod tests {
         let mut window = Window::new(PrefetchChunks::Auto, now);
         run(&mut window, now, 1000, &link(now, Duration::from_millis(60)), |_| 50e6);
         assert_eq!((window.depth(), window.kept()), (AUTO_LEAST, AUTO_LEAST));
+    }
+
+    #[test]
+    fn a_reader_that_is_slower_than_was_hoped_is_known_after_two_turns() {
+        let now = Instant::now();
+        let time = Duration::from_millis(60);
+        let mut window = Window::new(PrefetchChunks::Auto, now);
+        let rate = 250e6;
+        run(&mut window, now, 4, &link(now, time), |_| rate);
+        assert!(window.depth() > 15, "four are hoped for what 4 GB/s need");
+        let turns = (2.0 * 2.0 * time.as_secs_f64() * rate / CHUNK as f64).ceil() as u32;
+        run(&mut window, now + Duration::from_millis(70), turns, &link(now, time), |_| rate);
+        assert_eq!(window.depth(), (rate * 1.5 * time.as_secs_f64() / CHUNK as f64).ceil() as u32);
     }
 
     #[test]

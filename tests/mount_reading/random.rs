@@ -12,6 +12,7 @@ use crate::support::{Effect, Fault, S3Server};
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("a_small_random_read_fetches_at_most_256_kib", a_small_random_read_fetches_at_most_256_kib),
+        trial("samples_of_4_mib_at_random_fetch_no_windows", samples_of_4_mib_at_random_fetch_no_windows),
         trial("a_jump_cancels_what_is_in_flight_and_waits_for_none_of_it", a_jump_cancels_what_is_in_flight_and_waits_for_none_of_it),
         trial_with(&["python3"], "a_mapped_file_reads_right", a_mapped_file_reads_right),
     ]
@@ -33,6 +34,33 @@ fn a_small_random_read_fetches_at_most_256_kib() {
             assert!(asked_bytes(&gets) <= 256 * KIB, "{through:?} read {step} at {at}: {gets:?}");
             server.reset_log();
         }
+    }
+}
+
+/// The kernel cuts each of them into reads of a megabyte, which come in any order, and through its pages reads some more behind it.
+fn samples_of_4_mib_at_random_fetch_no_windows() {
+    const LEN: u64 = 4 * MIB;
+    const HALF: u64 = 4096 * MIB;
+    let server = S3Server::start();
+    let content = server.put_synthetic("big", 2 * HALF);
+    for through in BOTH {
+        let mount = Daemon::new(&server).start();
+        let file = open(&mount.join("big"), through);
+        server.reset_log();
+        let place = |step: u64| step * step * 377 * MIB % (HALF - LEN) / (4 * KIB) * 4 * KIB;
+        // Of the first ones nothing is known: they look like somebody who begins in the middle.
+        for step in 1..=4 {
+            read_and_compare(&file, content, place(step)..place(step) + LEN, LEN);
+        }
+        let samples = 20;
+        for step in 5..5 + samples {
+            let at = HALF + place(step);
+            read_and_compare(&file, content, at..at + LEN, LEN);
+        }
+        let gets: Vec<_> =
+            gets(&server, "big").into_iter().filter(|get| get.range.as_ref().is_some_and(|range| range.start >= HALF)).collect();
+        let ranges: Vec<_> = gets.iter().filter_map(|get| get.range.clone()).collect();
+        assert!(asked_bytes(&gets) <= samples * 3 * LEN, "{through:?}: {} bytes: {ranges:?}", asked_bytes(&gets));
     }
 }
 
