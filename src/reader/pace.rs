@@ -102,8 +102,9 @@ impl Link {
     /// The bytes of a GET of which about half the time is its latency: with more of them at once what is read in parallel would be there hardly
     /// sooner. A part of `chunk`.
     pub fn unit(&self, chunk: u64) -> u64 {
-        let half = self.latency.zip(self.transfer).map(|(latency, per_mib)| latency.as_secs_f64() / per_mib.as_secs_f64().max(1e-9) * MIB);
-        let unit = half.map_or(chunk, |bytes| 1 << (bytes as u64).clamp(LEAST_UNIT, chunk.max(LEAST_UNIT)).ilog2());
+        let half = self.latency.zip(self.transfer).map(|(latency, per_mib)| (latency.as_nanos() << 20) / per_mib.as_nanos().max(1));
+        let most = chunk.max(LEAST_UNIT);
+        let unit = half.map_or(chunk, |bytes| 1 << u64::try_from(bytes).unwrap_or(most).clamp(LEAST_UNIT, most).ilog2());
         if chunk.is_multiple_of(unit) { unit } else { chunk }
     }
 
