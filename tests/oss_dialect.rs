@@ -124,7 +124,7 @@ async fn get(store: &dyn ObjectStore, key: &str, range: std::ops::Range<u64>, ta
 }
 
 fn listing(prefix: &str, delimited: bool, max_keys: u16) -> ListRequest {
-    ListRequest { prefix: Key::from(prefix), delimited, token: None, max_keys }
+    ListRequest { prefix: Key::from(prefix), delimited, after: None, token: None, max_keys }
 }
 
 async fn list_all(store: &dyn ObjectStore, mut request: ListRequest) -> Vec<ListPage> {

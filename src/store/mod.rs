@@ -83,6 +83,8 @@ pub struct ListRequest {
     pub prefix: Key,
     /// Roll keys up to the next `/` after the prefix into [`ListPage::prefixes`].
     pub delimited: bool,
+    /// Only keys behind this, which need not exist. Some stores do not know how to begin anywhere but at the first key, and do that.
+    pub after: Option<Key>,
     /// Where the page before stopped.
     pub token: Option<String>,
     /// At most this many entries (stores cap it at 1000).

@@ -41,7 +41,7 @@ pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retryi
 /// # Errors
 /// What the endpoint answers, after a few attempts and at most four seconds.
 pub async fn probe(store: &Retrying, prefix: &Key) -> Result<()> {
-    let request = ListRequest { prefix: prefix.clone(), delimited: false, token: None, max_keys: 1 };
+    let request = ListRequest { prefix: prefix.clone(), delimited: false, after: None, token: None, max_keys: 1 };
     let Policy { retries, request_timeout, .. } = store.policy();
     let policy = Policy { retries: PROBE.retries.min(retries), request_timeout: PROBE.request_timeout.min(request_timeout), ..PROBE };
     store.under(policy).list(&request).await.map(drop)

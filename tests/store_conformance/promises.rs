@@ -42,6 +42,7 @@ pub const ALL: &[Promise] = &[
     promise!(listings::pages_of_any_size_hold_every_key_once_and_in_order),
     promise!(listings::a_prefix_may_end_inside_a_name),
     promise!(listings::nothing_below_a_prefix_is_an_empty_page),
+    promise!(listings::a_listing_begins_behind_any_key),
     promise!(listings::a_listing_agrees_with_head),
     promise!(ranges::ranges_are_exact),
     promise!(ranges::ranges_at_once_do_not_disturb_each_other),

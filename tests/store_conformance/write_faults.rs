@@ -338,7 +338,7 @@ async fn who_pays_is_said_with_every_request() {
     let bench = Bench::s3(|options| Options { requester_pays: true, ..options }).await;
     let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
     write_all(&bench).await;
-    let list = windlass::store::ListRequest { prefix: key(""), delimited: true, token: None, max_keys: 10 };
+    let list = windlass::store::ListRequest { prefix: key(""), delimited: true, after: None, token: None, max_keys: 10 };
     bench.store.list(&list).await.unwrap();
     let requests = server.requests();
     assert!(requests.len() > 20);

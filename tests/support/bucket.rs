@@ -14,8 +14,8 @@ use futures::{Stream, TryStreamExt};
 use s3s::dto::*;
 use s3s::stream::{ByteStream, DynByteStream, RemainingLength};
 use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
-use windlass::store::Key;
 use windlass::store::memory::{Synthetic, listing};
+use windlass::store::{Key, ListRequest};
 
 use super::s3_server::BUCKET;
 
@@ -232,9 +232,15 @@ impl S3 for Bucket {
             if input.encoding_type.is_some() { encode_key(&text) } else { text }
         };
         let prefix = Key::from(input.prefix.as_deref().unwrap_or_default());
-        let max = usize::try_from(input.max_keys.unwrap_or(1000)).unwrap_or(0);
+        let request = ListRequest {
+            prefix: prefix.clone(),
+            delimited: input.delimiter.is_some(),
+            after: input.start_after.as_deref().map(Key::from),
+            token: input.continuation_token.clone(),
+            max_keys: u16::try_from(input.max_keys.unwrap_or(1000)).unwrap_or(0),
+        };
         let objects = self.lock();
-        let page = listing::page(&objects.by_key, &prefix, input.delimiter.is_some(), input.continuation_token.as_deref(), max)
+        let page = listing::page(&objects.by_key, &request)
             .ok_or_else(|| s3_error!(InvalidArgument, "The continuation token provided is incorrect"))?;
         let output = ListObjectsV2Output {
             name: Some(input.bucket.clone()),

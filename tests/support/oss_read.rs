@@ -104,7 +104,8 @@ fn list(setup: &Setup, writes: &Writes, received: &Received) -> Answer {
     // The token names the last entry of the page before; its characters need encoding, as those of real tokens may.
     let after: Option<Vec<u8>> = parameter("continuation-token").map(|token| BASE64_STANDARD.decode(token).unwrap());
     let mut entries: BTreeMap<Vec<u8>, Option<&[u8]>> = BTreeMap::new();
-    for (key, data) in setup.objects.iter().filter(|(key, _)| key.starts_with(prefix)) {
+    let start = parameter("start-after").filter(|_| after.is_none()).unwrap_or_default().as_bytes();
+    for (key, data) in setup.objects.iter().filter(|(key, _)| key.starts_with(prefix) && (start.is_empty() || &key[..] > start)) {
         let cut = parameter("delimiter").and_then(|_| key[prefix.len()..].iter().position(|&b| b == b'/'));
         match cut {
             Some(at) => entries.insert(key[..=prefix.len() + at].to_vec(), None),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::store::Key;
+use crate::store::{Key, ListRequest};
 
 /// Stores give at most this many entries a page, whatever is asked.
 pub const MAX_PAGE: usize = 1000;
@@ -17,13 +17,15 @@ pub struct Page<'a, V> {
     pub next: Option<String>,
 }
 
-/// The page after `token` of the keys under `prefix`; none when the token is not one of ours.
-pub fn page<'a, V>(keys: &'a BTreeMap<Key, V>, prefix: &Key, delimited: bool, token: Option<&str>, max: usize) -> Option<Page<'a, V>> {
-    let max = max.clamp(1, MAX_PAGE);
+/// The page of `max` entries that is asked for; none when its token is not one of ours.
+pub fn page<'a, V>(keys: &'a BTreeMap<Key, V>, request: &ListRequest) -> Option<Page<'a, V>> {
+    let ListRequest { prefix, delimited, after, token, max_keys } = request;
+    let max = usize::from(*max_keys).clamp(1, MAX_PAGE);
     let mut page = Page { objects: Vec::new(), prefixes: Vec::new(), next: None };
-    let mut from = match token {
-        None => Bound::Included(prefix.clone()),
-        Some(token) => parse_token(token)?,
+    let mut from = match (token, after) {
+        (Some(token), _) => parse_token(token)?,
+        (None, Some(after)) if after >= prefix => Bound::Excluded(after.clone()),
+        (None, _) => Bound::Included(prefix.clone()),
     };
     // How the entry that was taken last is followed; becomes the token when there is more.
     let mut last = String::new();
@@ -35,7 +37,7 @@ pub fn page<'a, V>(keys: &'a BTreeMap<Key, V>, prefix: &Key, delimited: bool, to
                 page.next = Some(last);
                 return Some(page);
             }
-            match rest.iter().position(|&b| b == b'/').filter(|_| delimited) {
+            match rest.iter().position(|&b| b == b'/').filter(|_| *delimited) {
                 None => {
                     last = token_after("k", key);
                     page.objects.push((key, value));
@@ -92,16 +94,20 @@ mod tests {
 
     use super::*;
 
-    fn all(keys: &BTreeMap<Key, ()>, prefix: &str, delimited: bool, max: usize) -> (Vec<String>, Vec<String>, usize) {
-        let (mut objects, mut prefixes, mut pages, mut token) = (Vec::new(), Vec::new(), 0, None);
+    fn request(prefix: &str, delimited: bool, max_keys: u16) -> ListRequest {
+        ListRequest { prefix: prefix.into(), delimited, after: None, token: None, max_keys }
+    }
+
+    fn all(keys: &BTreeMap<Key, ()>, mut request: ListRequest) -> (Vec<String>, Vec<String>, usize) {
+        let (mut objects, mut prefixes, mut pages) = (Vec::new(), Vec::new(), 0);
         loop {
-            let page = page(keys, &prefix.into(), delimited, token.as_deref(), max).expect("tokens are ours");
-            assert!(page.objects.len() + page.prefixes.len() <= max);
+            let page = page(keys, &request).expect("tokens are ours");
+            assert!(page.objects.len() + page.prefixes.len() <= usize::from(request.max_keys));
             objects.extend(page.objects.iter().map(|(k, ())| k.to_string()));
             prefixes.extend(page.prefixes.iter().map(ToString::to_string));
             pages += 1;
-            token = page.next;
-            if token.is_none() {
+            request.token = page.next;
+            if request.token.is_none() {
                 return (objects, prefixes, pages);
             }
         }
@@ -110,33 +116,34 @@ mod tests {
     #[test]
     fn a_full_last_page_has_no_next() {
         let keys: BTreeMap<Key, ()> = ["a", "b/1", "b/2", "c"].map(|k| (Key::from(k), ())).into();
-        assert_eq!(all(&keys, "", true, 3), (vec!["a".into(), "c".into()], vec!["b/".into()], 1));
-        assert_eq!(all(&keys, "", false, 2).2, 2);
-        assert_eq!(all(&keys, "none", true, 2), (vec![], vec![], 1));
+        assert_eq!(all(&keys, request("", true, 3)), (vec!["a".into(), "c".into()], vec!["b/".into()], 1));
+        assert_eq!(all(&keys, request("", false, 2)).2, 2);
+        assert_eq!(all(&keys, request("none", true, 2)), (vec![], vec![], 1));
     }
 
     #[test]
     fn a_foreign_token_is_refused() {
-        assert_eq!(page(&BTreeMap::<Key, ()>::new(), &Key::root(), true, Some("x00"), 1), None);
-        assert_eq!(page(&BTreeMap::<Key, ()>::new(), &Key::root(), true, Some("kzz"), 1), None);
-        assert_eq!(page(&BTreeMap::<Key, ()>::new(), &Key::root(), true, Some("é"), 1), None);
+        for token in ["x00", "kzz", "é"] {
+            assert_eq!(page(&BTreeMap::<Key, ()>::new(), &ListRequest { token: Some(token.into()), ..request("", true, 1) }), None);
+        }
     }
 
     proptest! {
         #[test]
         fn pages_of_any_size_add_up_to_what_a_plain_scan_finds(
-            names in prop::collection::btree_set("[a/0.]{1,6}", 0..60), prefix in "[a/]{0,2}", max in 1_usize..8,
+            names in prop::collection::btree_set("[a/0.]{1,6}", 0..60), prefix in "[a/]{0,2}", max in 1_u16..8, after in "[a/0.]{0,3}",
         ) {
             let keys: BTreeMap<Key, ()> = names.iter().map(|n| (Key::from(n.as_str()), ())).collect();
             let (mut objects, mut prefixes) = (Vec::new(), Vec::new());
-            for name in names.iter().filter(|n| n.starts_with(&prefix)) {
+            let after = Some(after).filter(|after| !after.is_empty());
+            for name in names.iter().filter(|name| name.starts_with(&prefix) && after.as_ref().is_none_or(|after| *name > after)) {
                 match name[prefix.len()..].find('/') {
                     None => objects.push(name.clone()),
                     Some(slash) => prefixes.push(name[..=prefix.len() + slash].to_owned()),
                 }
             }
             prefixes.dedup();
-            let found = all(&keys, &prefix, true, max);
+            let found = all(&keys, ListRequest { after: after.map(Key::from), ..request(&prefix, true, max) });
             prop_assert_eq!((found.0, found.1), (objects, prefixes));
         }
     }

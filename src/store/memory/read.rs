@@ -89,8 +89,7 @@ impl Memory {
     pub(super) async fn answer_list(&self, request: &ListRequest) -> Result<ListPage> {
         self.first_byte(Op::List, &request.prefix).await?;
         let bucket = self.bucket.lock();
-        let max = usize::from(request.max_keys);
-        let page = listing::page(&bucket.objects, &request.prefix, request.delimited, request.token.as_deref(), max)
+        let page = listing::page(&bucket.objects, request)
             .ok_or_else(|| Error::new(ErrorKind::Invalid, Op::List, &request.prefix, "unknown continuation token"))?;
         let objects = page.objects.iter().map(|(key, object)| object.meta(key)).collect();
         let sums = vec![bucket.checksums.then_some(Polynomial::Nvme); page.objects.len()];

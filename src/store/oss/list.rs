@@ -43,8 +43,10 @@ impl OssLister {
         if request.delimited {
             query.push(("delimiter", b"/"));
         }
-        if let Some(token) = &request.token {
-            query.push(("continuation-token", token.as_bytes()));
+        match (&request.token, &request.after) {
+            (Some(token), _) => query.push(("continuation-token", token.as_bytes())),
+            (None, Some(after)) => query.push(("start-after", after.as_bytes())),
+            (None, None) => {}
         }
         let signed = self.signer.sign(Op::List, Method::GET, &Key::root(), &query).await;
         signed.map_err(|error| Error { key: request.prefix.clone(), ..error })

@@ -64,7 +64,11 @@ impl S3Lister {
         // Signatures of parameters without a value are read in more than one way: nothing empty is sent.
         query.extend((!prefix.is_empty()).then_some(("prefix", prefix)));
         query.extend(request.delimited.then_some(("delimiter", "/")));
-        query.extend(request.token.as_deref().map(|token| ("continuation-token", token)));
+        match (&request.token, &request.after) {
+            (Some(token), _) => query.push(("continuation-token", token)),
+            (None, Some(after)) => query.push(("start-after", text(Op::List, after)?)),
+            (None, None) => {}
+        }
         query.extend(url_encoded.then_some(("encoding-type", "url")));
         self.signer.sign_list(&request.prefix, &query).await
     }

@@ -46,7 +46,7 @@ pub async fn head_tells_size_version_and_date(bucket: Bucket) {
 pub async fn an_empty_object_is_an_object(bucket: Bucket) {
     bucket.put("empty", "").await;
     assert_eq!(head(&bucket, "empty").await.size, 0);
-    let request = ListRequest { prefix: Key::root(), delimited: true, token: None, max_keys: 10 };
+    let request = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 10 };
     let page = bucket.store.list(&request).await.unwrap();
     assert_eq!(page.objects.iter().map(|o| (o.key.clone(), o.size)).collect::<Vec<_>>(), [(key("empty"), 0)]);
 }
@@ -85,7 +85,7 @@ async fn read_back(bucket: &Bucket, names: &[&str]) {
     for name in names {
         bucket.put(name, format!("content of {name}")).await;
     }
-    let request = ListRequest { prefix: Key::root(), delimited: false, token: None, max_keys: 1000 };
+    let request = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 1000 };
     let listed: Vec<Key> = bucket.store.list(&request).await.unwrap().objects.into_iter().map(|object| object.key).collect();
     let mut expected: Vec<Key> = names.iter().map(|name| key(name)).collect();
     expected.sort();
@@ -113,7 +113,7 @@ pub async fn requests_and_bytes_are_counted(bucket: Bucket) {
     let meta = head(&bucket, "a").await;
     whole(&*bucket.store, &meta, 0..20_000).await;
     whole(&*bucket.store, &meta, 49_999..50_000).await;
-    let request = ListRequest { prefix: Key::root(), delimited: true, token: None, max_keys: 10 };
+    let request = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 10 };
     bucket.store.list(&request).await.unwrap();
     bucket.store.list(&request).await.unwrap();
     bucket.store.head(&key("missing")).await.unwrap_err();
