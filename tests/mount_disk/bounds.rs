@@ -6,7 +6,7 @@ use std::io::Write;
 use libtest_mimic::Trial;
 
 use crate::bytes::{MIB, Through, open, read_and_compare};
-use crate::disk::{FileSystem, used_bytes, watch};
+use crate::disk::{FileSystem, used_bytes_at_once, watch};
 use crate::support::S3Server;
 use crate::support::mounts::{Daemon, trial, trial_as_root};
 
@@ -26,7 +26,7 @@ fn spill_max() {
     let mount = Daemon::new(&server).arg("--read-mode", "cached").arg("--spill-dir", disk.path().to_str().expect("it is text"));
     let mount = mount.arg("--spill-max", "64MiB").start();
     let (_, most) = watch(
-        || used_bytes(disk.path()),
+        || used_bytes_at_once(disk.path()),
         || {
             for _ in 0..2 {
                 for (n, &content) in contents.iter().enumerate() {
@@ -48,7 +48,7 @@ fn two_mounts() {
     };
     let mounts = [start(), start()];
     let (_, most) = watch(
-        || used_bytes(disk.path()),
+        || used_bytes_at_once(disk.path()),
         || {
             std::thread::scope(|scope| {
                 for (m, mount) in mounts.iter().enumerate() {

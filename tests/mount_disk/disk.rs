@@ -29,13 +29,28 @@ pub fn data_files(directory: &Path) -> Vec<PathBuf> {
 
 /// What `du` says of it.
 pub fn used_bytes(directory: &Path) -> u64 {
-    let own = fs::symlink_metadata(directory).map_or(0, |found| found.blocks() * 512);
-    let Ok(entries) = fs::read_dir(directory) else { return own };
-    let below = entries.filter_map(Result::ok).map(|entry| match entry.file_type() {
-        Ok(kind) if kind.is_dir() => used_bytes(&entry.path()),
-        _ => entry.metadata().map_or(0, |found| found.blocks() * 512),
+    usage(directory).iter().map(|(_, bytes)| bytes).sum()
+}
+
+/// The same as it was at one moment: between a look at one file and a look at the next, room that one gave up may be taken by the other.
+pub fn used_bytes_at_once(directory: &Path) -> u64 {
+    loop {
+        let (first, second) = (usage(directory), usage(directory));
+        if first == second {
+            return first.iter().map(|(_, bytes)| bytes).sum();
+        }
+    }
+}
+
+/// What each file, and each directory, takes.
+fn usage(directory: &Path) -> Vec<(PathBuf, u64)> {
+    let own = (directory.to_owned(), fs::symlink_metadata(directory).map_or(0, |found| found.blocks() * 512));
+    let Ok(entries) = fs::read_dir(directory) else { return vec![own] };
+    let below = entries.filter_map(Result::ok).flat_map(|entry| match entry.file_type() {
+        Ok(kind) if kind.is_dir() => usage(&entry.path()),
+        _ => vec![(entry.path(), entry.metadata().map_or(0, |found| found.blocks() * 512))],
     });
-    own + below.sum::<u64>()
+    [own].into_iter().chain(below).collect()
 }
 
 /// Ends a mount as an operator does: what was read last is on the disk then, if that has followed within five seconds.
