@@ -91,6 +91,8 @@ impl Directories {
         let Some(directory) = self.open.read().get(&handle).cloned() else {
             return asker.reply::<Data>().error(errno(L::NAME, &Error::BadHandle));
         };
+        // What is known may still have more asked for.
+        let _runtime = bucket.runtime.enter();
         match L::try_page(&directory.directory, offset) {
             Some(result) => directory.finish::<L>(result, size, (&self.names, handle), asker.reply()),
             None => {

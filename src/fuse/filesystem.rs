@@ -145,6 +145,8 @@ impl Bucket {
 
     fn lookup(&self, asker: Asker<'_>, name: &OsStr) {
         let parent = asker.ino();
+        // A name that is known may still have listings of what comes next asked for.
+        let _runtime = self.runtime.enter();
         match self.names.try_lookup(parent, name.as_bytes()) {
             Some(result) => entry(&self.names, parent, name, result, asker.reply()),
             None => {

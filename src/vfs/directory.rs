@@ -49,7 +49,7 @@ enum Tail {
 
 /// Where the entries come from.
 #[derive(Clone, Debug)]
-enum Source {
+pub(super) enum Source {
     Cached(Arc<Listing>),
     Walk(Arc<Walk>),
 }
@@ -68,7 +68,7 @@ impl Names {
     }
 
     /// The listing of a directory if it is believed, else the walk that another handle has begun, else a new walk.
-    fn entries_of(&self, directory: &Key) -> Source {
+    pub(super) fn entries_of(&self, directory: &Key) -> Source {
         if let Some(listing) = self.cache.listing(directory.as_bytes()) {
             return Source::Cached(listing);
         }
@@ -150,6 +150,9 @@ impl DirHandle {
             return page;
         }
         let position = offset.saturating_sub(DOTS);
+        if offset == 0 {
+            self.names.ahead.before(&self.key).await;
+        }
         let mut source = self.source_for_async(offset);
         loop {
             let found = match &source {
@@ -235,6 +238,7 @@ impl DirHandle {
             Some(source) if offset > 0 => Some(source.clone()),
             _ => {
                 let listing = self.names.cache.listing(self.key.as_bytes())?;
+                self.names.ahead.on_known(&self.key);
                 *self.tail.lock() = Tail::Names(self.names.drafts.new_in(&self.key));
                 Some(source.insert(Source::Cached(listing)).clone())
             }

@@ -105,3 +105,22 @@ pub struct Listing {
     /// When the first page came: what is not in the listing was absent no later than that.
     pub learnt: Instant,
 }
+
+impl Listing {
+    /// One that came at once.
+    pub fn whole(entries: Vec<DirEntry>, learnt: Instant) -> Self {
+        let len = entries.len();
+        let pages = if entries.is_empty() { Vec::new() } else { vec![Page { entries: entries.into(), learnt }] };
+        Self { pages, len, learnt }
+    }
+
+    /// How many directories stand behind `from`, or at the start when that is none, and before `to`; counted up to `most`.
+    pub fn directories_between(&self, from: Option<&[u8]>, to: &[u8], most: usize) -> usize {
+        let page = from.map_or(0, |from| self.pages.partition_point(|page| page.ends_before(from)));
+        let pages = self.pages.get(page..).unwrap_or_default();
+        let skipped =
+            from.zip(pages.first()).map_or(0, |(from, page)| page.entries.partition_point(|entry| order(entry.name(), from).is_le()));
+        let behind = pages.iter().flat_map(|page| page.entries.iter()).skip(skipped);
+        behind.take_while(|entry| order(entry.name(), to).is_lt()).filter(|entry| entry.file.is_none()).take(most).count()
+    }
+}

@@ -12,7 +12,9 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::ahead::Ahead;
 use super::attr::{Attr, Entry};
+use super::changes::directory_of;
 use super::drafts::{Draft, Drafts};
 use super::error::{Error, Result};
 use super::fact::{Fact, What};
@@ -20,6 +22,7 @@ use super::hidden::Hidden;
 use super::inodes::{Inode, Inodes, Kind, Node};
 use super::listing::{FileFacts, check_name};
 use super::next_files::Successions;
+use super::one_by_one::OneByOne;
 use super::options::Options;
 use super::own::Own;
 use super::probe::Probe;
@@ -45,6 +48,8 @@ pub struct Names {
     /// Directories that are being listed, for handles that can share a walk and for lookups of what it has seen.
     pub(super) walks: Mutex<HashMap<Key, Weak<Walk>>>,
     pub(super) successions: Successions,
+    pub(super) ahead: Ahead,
+    pub(super) one_by_one: OneByOne,
     /// Files that this mount is changing.
     pub(super) drafts: Drafts,
     /// Attributes that were set through this mount.
@@ -99,6 +104,8 @@ impl Names {
             inodes: Mutex::new(inodes),
             walks: Mutex::default(),
             successions: Successions::default(),
+            one_by_one: OneByOne::default(),
+            ahead: Ahead::new(store.clone(), cache.clone(), hidden.clone()),
             drafts: Drafts::new(record.clone()),
             own: Own::new(record.clone()),
             mounted: record.began(),
@@ -119,7 +126,17 @@ impl Names {
             return known;
         }
         let path = self.path(parent, name)?;
+        let directory = directory_of(&path);
+        if self.listings_tell_attributes() && self.ahead.is_next(&directory) {
+            self.ahead.before(&directory).await;
+            if let Some(known) = self.try_lookup(parent, name) {
+                return known;
+            }
+        }
         let fact = self.probe.name(&path).await?;
+        if fact.what != What::Absent {
+            self.on_found_alone(&directory);
+        }
         self.remember(parent, &path, &fact)
     }
 
@@ -131,6 +148,7 @@ impl Names {
                     return Some(Ok(self.remember_draft(parent, &path, &draft)));
                 }
                 let fact = self.known_name(&path)?;
+                self.ahead.on_name(&path);
                 Some(self.remember(parent, &path, &fact))
             }
             Err(error) => Some(Err(error)),

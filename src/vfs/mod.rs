@@ -1,6 +1,7 @@
 //! POSIX over keys: which names there are, what they are, and how long that is believed. Nothing here knows the
 //! kernel's protocol. [`Names`] is the door: the inode table, the stat cache and the probe of the store stand behind it.
 
+mod ahead;
 mod attr;
 mod changes;
 mod commit;
@@ -21,6 +22,7 @@ mod lookup;
 mod nameless;
 mod namespace;
 mod next_files;
+mod one_by_one;
 mod open_file;
 mod opening;
 mod options;

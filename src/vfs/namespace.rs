@@ -93,7 +93,7 @@ impl Edits {
 
     /// Whether anything but its marker is below `directory`.
     pub(super) async fn has_keys(&self, directory: &Key) -> Result<bool> {
-        let mut request = ListRequest { prefix: directory.clone(), delimited: false, token: None, max_keys: FEW };
+        let mut request = ListRequest { prefix: directory.clone(), delimited: false, after: None, token: None, max_keys: FEW };
         loop {
             let page = self.store.list(&request).await?;
             if page.objects.iter().any(|object| object.key != *directory) {

@@ -230,7 +230,7 @@ impl Told {
 }
 
 async fn told(store: &dyn ObjectStore, path: &Key, directory: &Key, no_listing: &AtomicBool) -> store::Result<Told> {
-    match store.list(&ListRequest { prefix: path.clone(), delimited: false, token: None, max_keys: PAGE }).await {
+    match store.list(&ListRequest { prefix: path.clone(), delimited: false, after: None, token: None, max_keys: PAGE }).await {
         Ok(page) => Ok(Told::by(page, path, directory)),
         // Nothing may be listed, or only below some directories.
         Err(error) if error.kind == ErrorKind::AccessDenied => {
@@ -252,7 +252,7 @@ async fn head(store: &dyn ObjectStore, cache: &StatCache, path: &Key, named_unti
 
 /// The first object at or below `directory`. A page may be empty and not the last: stores filter after they count.
 pub(super) async fn first_below(store: &dyn ObjectStore, directory: &Key) -> store::Result<Option<ObjectMeta>> {
-    let mut request = ListRequest { prefix: directory.clone(), delimited: false, token: None, max_keys: 1 };
+    let mut request = ListRequest { prefix: directory.clone(), delimited: false, after: None, token: None, max_keys: 1 };
     loop {
         let page = store.list(&request).await?;
         if let Some(first) = page.objects.into_iter().next() {

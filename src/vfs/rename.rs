@@ -214,7 +214,7 @@ impl Edits {
     /// Every object at or below `directory`.
     async fn all_below(&self, directory: &Key) -> Result<Vec<ObjectMeta>> {
         let limit = self.names.options.rename_limit;
-        let mut request = ListRequest { prefix: directory.clone(), delimited: false, token: None, max_keys: PAGE_KEYS };
+        let mut request = ListRequest { prefix: directory.clone(), delimited: false, after: None, token: None, max_keys: PAGE_KEYS };
         let mut objects = Vec::new();
         loop {
             let page = self.store.list(&request).await?;

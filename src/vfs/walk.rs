@@ -24,7 +24,7 @@ use crate::store::{self, ErrorKind, Key, ListPage, ListRequest, ObjectStore, Op,
 use state::{Id, Next, State};
 
 /// What stores give at most.
-const PAGE_KEYS: u16 = 1000;
+pub(super) const PAGE_KEYS: u16 = 1000;
 
 /// Kept even when the cache is off: the page being read, the one that was fetched ahead, and the one before, into
 /// which the kernel may step back because it could not hand out all of its last reply.
@@ -139,7 +139,7 @@ impl Walk {
     /// Asks for a page. The task holds the walk only weakly: it ends with the last handle.
     fn ask(self: &Arc<Self>, id: Id, token: Option<String>) -> AbortHandle {
         let (walk, store) = (Arc::downgrade(self), self.store.clone());
-        let request = ListRequest { prefix: self.directory.clone(), delimited: true, token, max_keys: PAGE_KEYS };
+        let request = ListRequest { prefix: self.directory.clone(), delimited: true, after: None, token, max_keys: PAGE_KEYS };
         let task = tokio::spawn(async move {
             let tell = |token: &str| {
                 if let Some(walk) = Weak::upgrade(&walk)
@@ -203,7 +203,7 @@ impl Walk {
 
 /// The symbolic links of a page: objects whose size says that they may be some are asked for. One that cannot be asked for is shown as a
 /// file, as it is to every other client.
-async fn links(store: &dyn ObjectStore, page: &ListPage) -> HashMap<Key, Arc<Extra>> {
+pub(super) async fn links(store: &dyn ObjectStore, page: &ListPage) -> HashMap<Key, Arc<Extra>> {
     let candidates: Vec<Key> = page.objects.iter().filter(|object| object.size == SYMLINK_SIZE).map(|object| object.key.clone()).collect();
     let asked = stream::iter(candidates).map(|key| async move {
         let link = store.details(&key).await.ok()?.symlink?;
@@ -227,8 +227,13 @@ mod tests {
 
     #[test]
     fn a_store_that_names_the_same_page_as_the_next_one_is_not_followed() {
-        let request =
-            |token: Option<&str>| ListRequest { prefix: Key::root(), delimited: true, token: token.map(Into::into), max_keys: PAGE_KEYS };
+        let request = |token: Option<&str>| ListRequest {
+            prefix: Key::root(),
+            delimited: true,
+            after: None,
+            token: token.map(Into::into),
+            max_keys: PAGE_KEYS,
+        };
         let page = |next: Option<&str>| ListPage { next: next.map(Into::into), ..ListPage::default() };
         assert!(check_progress(page(Some("b")), &request(Some("a"))).is_ok());
         assert!(check_progress(page(None), &request(None)).is_ok());

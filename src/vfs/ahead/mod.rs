@@ -1,0 +1,172 @@
+//! Listings of the directories that whoever goes through a tree will read next, all in one listing without delimiter: asks for its pages and
+//! puts what they tell into the stat cache. `walkers` decides. Invariant: nobody waits here for more than one page that was asked for
+//! already, and what fails here is no error for anybody.
+
+mod flat;
+mod walkers;
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::changes::directory_of;
+use super::fact::Listing;
+use super::hidden::Hidden;
+use super::listing::{Extra, Merge};
+use super::stat_cache::StatCache;
+use super::walk::{self, PAGE_KEYS};
+use crate::store::{Key, ListRequest, ObjectStore};
+use flat::Listed;
+use walkers::{Ask, LEFT_OUT, Walkers};
+
+/// Of the entries that the stat cache may have, those in directories of which the end has not come yet: for each who goes through a tree.
+const HELD: usize = 16;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Ahead {
+    inner: Arc<Inner>,
+    /// Ended with this.
+    pages: Mutex<JoinSet<()>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Arc<dyn ObjectStore>,
+    cache: StatCache,
+    hidden: Arc<Hidden>,
+    walkers: Mutex<Walkers>,
+    /// Spares names a look at them when nobody goes through a tree.
+    is_following: AtomicBool,
+    /// Told whenever a page has come, or will not.
+    came: Notify,
+}
+
+impl Ahead {
+    /// Asks `store` and fills `cache`.
+    pub fn new(store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>) -> Self {
+        let walkers = Mutex::new(Walkers::new(cache.size() / HELD));
+        let inner = Inner { store, cache, hidden, walkers, is_following: AtomicBool::new(false), came: Notify::new() };
+        Self { inner: Arc::new(inner), pages: Mutex::default() }
+    }
+
+    /// `directory`, whose listing is believed, is read.
+    pub fn on_known(&self, directory: &Key) {
+        self.on_read(directory, true);
+    }
+
+    /// So many names of `directory` were asked for that it is as if somebody read it.
+    pub fn on_looked_into(&self, directory: &Key) {
+        self.on_read(directory, false);
+    }
+
+    /// `directory` is about to be listed. Returns when a page has come that may have spared that.
+    pub async fn before(&self, directory: &Key) {
+        let mut came = pin!(self.inner.came.notified());
+        came.as_mut().enable();
+        if !self.on_read(directory, false) {
+            return;
+        }
+        while self.inner.walkers.lock().is_under_way(directory) {
+            came.as_mut().await;
+            came.set(self.inner.came.notified());
+            came.as_mut().enable();
+        }
+        if self.inner.cache.listing(directory.as_bytes()).is_some() {
+            self.on_known(directory);
+        }
+    }
+
+    /// Whether somebody goes through a tree and is at `directory`, or would be there next.
+    pub fn is_next(&self, directory: &Key) -> bool {
+        let inner = &self.inner;
+        inner.cache.is_enabled() && inner.walkers.lock().is_next(directory, &|above, from, to| inner.left_out(above, from, to))
+    }
+
+    /// A name was found in what is known of the directory that holds it.
+    pub fn on_name(&self, path: &Key) {
+        let inner = &self.inner;
+        if inner.is_following.load(Ordering::Relaxed) {
+            let left_out = |above: &[u8], from: Option<&[u8]>, to: &[u8]| inner.left_out(above, from, to);
+            let ask = inner.walkers.lock().on_name(&directory_of(path), Instant::now(), &left_out);
+            self.ask(ask);
+        }
+    }
+
+    /// Whether to wait.
+    fn on_read(&self, directory: &Key, is_known: bool) -> bool {
+        let inner = &self.inner;
+        if !inner.cache.is_enabled() {
+            return false;
+        }
+        let left_out = |above: &[u8], from: Option<&[u8]>, to: &[u8]| inner.left_out(above, from, to);
+        let advice = {
+            let mut walkers = inner.walkers.lock();
+            let advice = walkers.on_read(directory, is_known, Instant::now(), &left_out);
+            inner.is_following.store(walkers.is_following(), Ordering::Relaxed);
+            advice
+        };
+        self.ask(advice.ask);
+        advice.wait
+    }
+
+    fn ask(&self, ask: Option<Ask>) {
+        let Some(ask) = ask else { return };
+        let mut pages = self.pages.lock();
+        while pages.try_join_next().is_some() {}
+        pages.spawn(Arc::clone(&self.inner).fetch(ask));
+    }
+}
+
+impl Inner {
+    fn left_out(&self, above: &[u8], from: Option<&[u8]>, to: &[u8]) -> Option<usize> {
+        let listing = self.cache.listing(above)?;
+        let name = |path: &[u8]| path[above.len()..].strip_suffix(b"/").unwrap_or(&path[above.len()..]).to_vec();
+        Some(listing.directories_between(from.map(name).as_deref(), &name(to), LEFT_OUT + 1))
+    }
+
+    async fn fetch(self: Arc<Self>, ask: Ask) {
+        let Ask { stream, top, after, token } = ask;
+        let request = ListRequest { prefix: top, delimited: false, after: Some(after), token, max_keys: PAGE_KEYS };
+        let asked = Instant::now();
+        match self.store.list(&request).await {
+            Err(error) => {
+                tracing::debug!(prefix = %request.prefix, %error, "directories could not be listed ahead of who reads them");
+                self.walkers.lock().on_failed(stream);
+            }
+            Ok(page) => {
+                let (links, next) = (walk::links(&*self.store, &page).await, page.next.clone());
+                let listed = self.walkers.lock().on_page(stream, page, asked);
+                // Learnt before anybody is told that nothing is under way any more.
+                self.learn(listed, links);
+                self.walkers.lock().on_learnt(stream, next);
+            }
+        }
+        self.came.notify_waiters();
+    }
+
+    fn learn(&self, listed: Vec<Listed>, mut links: HashMap<Key, Arc<Extra>>) {
+        for Listed { directory, page, learnt } in listed {
+            let mut merge = Merge::new(directory.clone());
+            let mut entries = merge.on_page(page);
+            if !links.is_empty() {
+                for entry in &mut entries {
+                    entry.add(links.remove(&entry.key));
+                }
+            }
+            for key in merge.take_conflicts() {
+                self.hidden.note(&key);
+            }
+            if let (Some(time), Some(path)) = (merge.take_marker(), directory.as_bytes().strip_suffix(b"/")) {
+                self.cache.learn_marker(&Key::from(path), time, learnt);
+            }
+            self.cache.learn_listing(&directory, Arc::new(Listing::whole(entries, learnt)));
+        }
+    }
+}
