@@ -114,13 +114,23 @@ impl Listing {
         Self { pages, len, learnt }
     }
 
+    /// The first directory behind `from`, or of all.
+    pub fn next_directory(&self, from: Option<&[u8]>) -> Option<&DirEntry> {
+        self.behind(from).find(|entry| entry.file.is_none())
+    }
+
     /// How many directories stand behind `from`, or at the start when that is none, and before `to`; counted up to `most`.
     pub fn directories_between(&self, from: Option<&[u8]>, to: &[u8], most: usize) -> usize {
+        let behind = self.behind(from).take_while(|entry| order(entry.name(), to).is_lt());
+        behind.filter(|entry| entry.file.is_none()).take(most).count()
+    }
+
+    /// The entries behind `from`, or all.
+    fn behind(&self, from: Option<&[u8]>) -> impl Iterator<Item = &DirEntry> {
         let page = from.map_or(0, |from| self.pages.partition_point(|page| page.ends_before(from)));
         let pages = self.pages.get(page..).unwrap_or_default();
-        let skipped =
-            from.zip(pages.first()).map_or(0, |(from, page)| page.entries.partition_point(|entry| order(entry.name(), from).is_le()));
-        let behind = pages.iter().flat_map(|page| page.entries.iter()).skip(skipped);
-        behind.take_while(|entry| order(entry.name(), to).is_lt()).filter(|entry| entry.file.is_none()).take(most).count()
+        let passed = |page: &Page, from| page.entries.partition_point(|entry| order(entry.name(), from).is_le());
+        let skipped = from.zip(pages.first()).map_or(0, |(from, page)| passed(page, from));
+        pages.iter().flat_map(|page| page.entries.iter()).skip(skipped)
     }
 }

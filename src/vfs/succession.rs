@@ -1,8 +1,13 @@
-//! Which files of a directory will be opened next. Pure: positions in the listing come as arguments.
+//! Which files of a directory will be opened next. Pure: positions in the listing and times come as arguments.
 //!
 //! Whoever reads a directory file by file goes through it in the order of the listing: cp, tar, a loader that does not
 //! shuffle, with one thread or with a hundred. When opens keep coming from around one place that moves on, the files
 //! after it are announced. What is announced in vain, when it ends, is never more than was opened that way.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Opens may come so far from the place that the others are at: many threads take their files from one queue.
 const SLACK: u64 = 256;
@@ -13,6 +18,9 @@ const BELIEVED: u64 = 8;
 /// Files announced ahead of the place at most: at 20 ms to the first byte these are 6,400 files a second.
 const MOST_AHEAD: u64 = 128;
 
+/// As many are announced as were opened within this time: what is fetched and not opened for ten seconds goes, and would be fetched twice.
+const RECENTLY: Duration = Duration::from_secs(3);
+
 /// How one directory is gone through.
 #[derive(Debug, Default)]
 pub(super) struct Succession {
@@ -21,9 +29,21 @@ pub(super) struct Succession {
     front: u64,
     /// Opens in a row that came from around the front.
     in_order: u64,
+    /// Those in directories before this one.
+    carried: u64,
+    /// When the latest of them were.
+    recent: VecDeque<Instant>,
     /// Who has been opened, and who was opened or announced, in this pass through the directory.
     opened: Marks,
     known: Marks,
+}
+
+/// What to announce.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Next {
+    pub positions: Vec<u64>,
+    /// So many of what comes after the directory.
+    pub beyond: u64,
 }
 
 /// A set of positions.
@@ -44,27 +64,56 @@ impl Marks {
 }
 
 impl Succession {
-    /// The file at `position` of `len` was opened. Returns the positions to announce; none is named twice in one pass.
-    pub fn on_open(&mut self, position: u64, len: u64) -> Vec<u64> {
+    /// Of a directory that comes after one that was gone through like `before`, and of which so many positions were announced.
+    pub fn after(before: &Self, announced: u64) -> Self {
+        let mut known = Marks::default();
+        (0..announced).for_each(|position| {
+            known.insert(position);
+        });
+        Self { carried: before.carried + before.in_order, recent: before.recent.clone(), known, ..Self::default() }
+    }
+
+    /// Whether most of a directory of `len` entries was opened.
+    pub fn is_through(&self, len: u64) -> bool {
+        self.is_dense() && self.in_order * 2 >= len
+    }
+
+    /// Whether there were enough opens in a row to believe in it.
+    pub fn is_in_order(&self) -> bool {
+        self.carried + self.in_order >= BELIEVED && self.is_dense()
+    }
+
+    /// Whether few were left out so far. In a small directory everything is around one place.
+    pub fn is_dense(&self) -> bool {
+        self.in_order > 0 && self.in_order * 2 >= self.front - self.start
+    }
+
+    /// The file at `position` of `len` was opened. None of the positions is named twice in one pass.
+    pub fn on_open(&mut self, position: u64, len: u64, now: Instant) -> Next {
         if !self.opened.insert(position) {
             // Again: another pass.
             *self = Self::default();
             self.opened.insert(position);
         }
         self.known.insert(position);
-        if self.in_order == 0 || position.abs_diff(self.front) > SLACK {
-            (self.start, self.front, self.in_order) = (position, position + 1, 1);
-            return Vec::new();
+        self.recent.push_back(now);
+        while self.recent.len() as u64 > MOST_AHEAD || self.recent.front().is_some_and(|&first| now.duration_since(first) > RECENTLY) {
+            self.recent.pop_front();
         }
-        self.start = self.start.min(position);
+        let is_first = self.in_order == 0;
+        if !is_first && position.abs_diff(self.front) > SLACK {
+            (self.start, self.front, self.in_order, self.carried) = (position, position + 1, 1, 0);
+            return Next::default();
+        }
+        self.start = if is_first { position } else { self.start.min(position) };
         self.front = self.front.max(position + 1);
         self.in_order += 1;
-        // In a small directory everything is around one place: in order is who leaves few out.
-        if self.in_order < BELIEVED || self.in_order * 2 < self.front - self.start {
-            return Vec::new();
+        if !self.is_in_order() {
+            return Next::default();
         }
-        let ahead = self.front..(self.front + (self.in_order / 2).min(MOST_AHEAD)).min(len);
-        ahead.filter(|&position| self.known.insert(position)).collect()
+        let end = self.front + ((self.carried + self.in_order) / 2).min(self.recent.len() as u64);
+        let ahead = self.front..end.min(len);
+        Next { beyond: end.saturating_sub(len.max(self.front)), positions: ahead.filter(|&position| self.known.insert(position)).collect() }
     }
 }
 
@@ -72,13 +121,19 @@ impl Succession {
 mod tests {
     use super::*;
 
+    /// Opens a millisecond after one another.
+    fn open(succession: &mut Succession, position: u64, len: u64) -> Vec<u64> {
+        let now = succession.recent.back().map_or_else(Instant::now, |&last| last + Duration::from_millis(1));
+        succession.on_open(position, len, now).positions
+    }
+
     #[test]
     fn files_opened_in_order_announce_those_after_them_once() {
         let mut succession = Succession::default();
         for _pass in 0..2 {
             let mut announced = Vec::new();
             for position in 0..1000 {
-                let next = succession.on_open(position, 1000);
+                let next = open(&mut succession, position, 1000);
                 assert!(next.iter().all(|&next| next > position));
                 announced.extend(next);
             }
@@ -92,7 +147,7 @@ mod tests {
     fn threads_that_take_files_from_a_queue_are_in_order() {
         let mut succession = Succession::default();
         let order = (0..100).flat_map(|block| (0..128).rev().map(move |n| block * 128 + n));
-        let announced: usize = order.map(|position| succession.on_open(position, 12_800).len()).sum();
+        let announced: usize = order.map(|position| open(&mut succession, position, 12_800).len()).sum();
         assert!(announced > 12_000, "{announced}");
     }
 
@@ -100,7 +155,7 @@ mod tests {
     fn what_is_announced_in_vain_is_less_than_what_was_opened() {
         for opened in [5, 10, 50, 500] {
             let mut succession = Succession::default();
-            let announced: usize = (0..opened).map(|position| succession.on_open(position, 10_000).len()).sum();
+            let announced: usize = (0..opened).map(|position| open(&mut succession, position, 10_000).len()).sum();
             assert!(announced as u64 <= opened + opened / 2, "{opened}: {announced}");
         }
     }
@@ -110,7 +165,7 @@ mod tests {
         for files in [101, 307, 10_007] {
             let mut succession = Succession::default();
             for n in 1..files {
-                let next = succession.on_open(n * 7919 % files, files);
+                let next = open(&mut succession, n * 7919 % files, files);
                 assert!(next.is_empty(), "{n} of {files}: {next:?}");
             }
         }
@@ -125,7 +180,40 @@ mod tests {
         for n in 0..300 {
             let position = names.iter().position(|name| *name == n.to_string()).unwrap() as u64;
             opened.push(position);
-            assert!(succession.on_open(position, 300).iter().all(|next| !opened.contains(next)));
+            assert!(open(&mut succession, position, 300).iter().all(|next| !opened.contains(next)));
+        }
+    }
+
+    #[test]
+    fn as_many_are_announced_as_were_opened_lately() {
+        let (mut succession, begin, mut announced) = (Succession::default(), Instant::now(), 0);
+        // Four a second: what is announced has to be opened within ten.
+        for position in 0..200_u32 {
+            announced += succession.on_open(position.into(), 1000, begin + Duration::from_millis(250) * position).positions.len();
+            assert!(announced as u64 <= u64::from(position) + 14, "{position}: {announced}");
+        }
+        assert!(announced > 190);
+    }
+
+    #[test]
+    fn who_goes_through_one_directory_after_another_is_believed_in_the_next() {
+        let mut before = Succession::default();
+        for position in 0..10 {
+            before.on_open(position, 10, Instant::now());
+        }
+        for _ in 0..3 {
+            assert!(before.is_through(5) && before.is_dense());
+            let mut next = Succession::after(&before, 2);
+            let mut announced = Vec::new();
+            let mut beyond = 0;
+            for position in 0..5 {
+                let told = next.on_open(position, 5, Instant::now());
+                announced.extend(told.positions);
+                beyond = told.beyond;
+            }
+            // Two of them were announced from before.
+            assert_eq!((announced, beyond), (vec![2, 3, 4], (next.carried + 5) / 2));
+            before = next;
         }
     }
 }

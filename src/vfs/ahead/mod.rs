@@ -23,7 +23,7 @@ use super::stat_cache::StatCache;
 use super::walk::{self, PAGE_KEYS};
 use crate::store::{Key, ListRequest, ObjectStore};
 use flat::Listed;
-use walkers::{Ask, LEFT_OUT, Walkers};
+use walkers::{Ask, LEFT_OUT, Walkers, comes_after};
 
 /// Of the entries that the stat cache may have, those in directories of which the end has not come yet: for each who goes through a tree.
 const HELD: usize = 16;
@@ -87,6 +87,11 @@ impl Ahead {
     pub fn is_next(&self, directory: &Key) -> bool {
         let inner = &self.inner;
         inner.cache.is_enabled() && inner.walkers.lock().is_next(directory, &|above, from, to| inner.left_out(above, from, to))
+    }
+
+    /// Whether who was in the directory `last` comes to `directory` next, when it goes through a tree in order.
+    pub fn leads_to(&self, last: &Key, directory: &Key) -> bool {
+        comes_after(last.as_bytes(), directory.as_bytes(), &|above, from, to| self.inner.left_out(above, from, to))
     }
 
     /// A name was found in what is known of the directory that holds it.

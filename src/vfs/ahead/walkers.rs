@@ -206,18 +206,7 @@ impl Walker {
             }
             last = last.max(&position[..directory_len(position)]);
         }
-        let common = last.iter().zip(directory).take_while(|(a, b)| a == b).count();
-        let above = directory_len(&directory[..common]);
-        let mut level = end_of_name(directory, above);
-        let from = (above < last.len()).then(|| &last[..end_of_name(last, above)]);
-        let mut between = left_out(&directory[..above], from, &directory[..level]).unwrap_or(0);
-        while level < directory.len() && between <= LEFT_OUT {
-            let next = end_of_name(directory, level);
-            // Where this is not known anything could be next.
-            let Some(more) = left_out(&directory[..level], None, &directory[..next]) else { return false };
-            (between, level) = (between + more, next);
-        }
-        between <= LEFT_OUT
+        comes_after(last, directory, left_out)
     }
 
     fn on_read(&mut self, directory: &Key, is_known: bool, now: Instant, id: u64) -> Advice {
@@ -297,6 +286,25 @@ impl Stream {
         let (top, directory) = (self.top.as_bytes(), directory.as_bytes());
         directory.starts_with(top) && self.from.as_bytes() <= directory || top.starts_with(directory)
     }
+}
+
+/// Whether `directory` is below or beside `last` or beside one that is above that, or below one of these, with few between the two.
+pub(super) fn comes_after(last: &[u8], directory: &[u8], left_out: &LeftOut<'_>) -> bool {
+    if directory <= last {
+        return false;
+    }
+    let common = last.iter().zip(directory).take_while(|(a, b)| a == b).count();
+    let above = directory_len(&directory[..common]);
+    let mut level = end_of_name(directory, above);
+    let from = (above < last.len()).then(|| &last[..end_of_name(last, above)]);
+    let mut between = left_out(&directory[..above], from, &directory[..level]).unwrap_or(0);
+    while level < directory.len() && between <= LEFT_OUT {
+        let next = end_of_name(directory, level);
+        // Where this is not known anything could be next.
+        let Some(more) = left_out(&directory[..level], None, &directory[..next]) else { return false };
+        (between, level) = (between + more, next);
+    }
+    between <= LEFT_OUT
 }
 
 /// The key before everything in `directory`, its marker included, and behind most that comes before that.

@@ -10,7 +10,7 @@ use crate::reader::{self, Reader};
 use crate::store::memory::{Latency, Memory, Plan};
 use crate::store::{ObjectStore, Op};
 use crate::units::ByteSize;
-use crate::vfs::{Files, Inode, Options};
+use crate::vfs::{Files, Inode, Kind, Options};
 
 const FILES: usize = 300;
 const LATENCY: Duration = Duration::from_millis(20);
@@ -25,32 +25,41 @@ struct Mount {
 
 /// A directory that was listed.
 async fn listed() -> Mount {
+    mount((0..FILES).map(|n| format!("f{n:04}"))).await
+}
+
+/// A bucket of which every directory was listed; its files in order.
+async fn mount(keys: impl IntoIterator<Item = String>) -> Mount {
     let store = Memory::new(Plan { first_byte: Latency::Fixed(LATENCY), ..Plan::default() });
-    for n in 0..FILES {
-        store.put(format!("f{n:04}").as_str(), format!("content {n}"));
+    for (n, key) in keys.into_iter().enumerate() {
+        store.put(key.as_str(), format!("content {n}"));
     }
     let shared: Arc<dyn ObjectStore> = Arc::new(store.clone());
     let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::gib(1)) });
     let options = reader::Options::default();
     let reader = Reader::new(Arc::clone(&shared), Arc::clone(&budget), Arc::new(Metrics::default()), options, Duration::from_secs(60));
     let names = Names::new(shared, Options::default());
-    let directory = names.open_dir(Inode::ROOT).unwrap();
-    let mut inodes = Vec::new();
-    let mut offset = 0;
-    loop {
-        let page = directory.read_plus(offset).await.unwrap();
-        if page.is_empty() {
-            break;
-        }
-        page.fill_plus(|item, entry| {
-            offset = item.next_offset;
-            if item.name != b"." && item.name != b".." {
-                inodes.push(entry.attr.ino);
+    let (mut directories, mut inodes) = (vec![Inode::ROOT], Vec::new());
+    while let Some(directory) = directories.pop() {
+        let directory = names.open_dir(directory).unwrap();
+        let (mut offset, mut below) = (0, Vec::new());
+        loop {
+            let page = directory.read_plus(offset).await.unwrap();
+            if page.is_empty() {
+                break;
             }
-            false
-        });
+            page.fill_plus(|item, entry| {
+                offset = item.next_offset;
+                match entry.attr.kind {
+                    _ if item.name == b"." || item.name == b".." => {}
+                    Kind::Directory => below.push(entry.attr.ino),
+                    _ => inodes.push(entry.attr.ino),
+                }
+                false
+            });
+        }
+        directories.extend(below.into_iter().rev());
     }
-    assert_eq!(inodes.len(), FILES);
     Mount { files: Files::new(names, reader.clone()), store, budget, reader, inodes }
 }
 
@@ -98,4 +107,84 @@ async fn what_nobody_opens_is_given_back() {
     tokio::time::sleep(Duration::from_secs(10)).await;
     mount.reader.on_time();
     assert_eq!(mount.budget.leased_bytes(), 0);
+}
+
+/// Files of a tree, `wide` directories in each of `wide`.
+fn tree(wide: usize, files: usize) -> impl Iterator<Item = String> {
+    let directories = (0..wide).flat_map(move |a| (0..wide).map(move |b| (a, b)));
+    directories.flat_map(move |(a, b)| (0..files).map(move |file| format!("t/d{a:02}/e{b:02}/f{file:02}")))
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_directories_one_after_another_wait_for_few_round_trips() {
+    for files in [1, 3, 8, 40] {
+        let mount = mount(tree(8, files)).await;
+        let started = Instant::now();
+        for n in 0..mount.inodes.len() {
+            mount.read(n).await;
+        }
+        // At most 128 of them are fetched at once.
+        let most = 25 + mount.inodes.len() / 100;
+        assert!(started.elapsed() < LATENCY * most as u32, "{files}: {:?}", started.elapsed());
+        assert_eq!(mount.store.count(Op::Get), mount.inodes.len());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_part_of_a_tree_has_nothing_fetched_of_the_others() {
+    let mount = mount(tree(8, 8)).await;
+    // All of `d02`.
+    for n in 128..192 {
+        mount.read(n).await;
+    }
+    tokio::time::sleep(LATENCY * 2).await;
+    assert_eq!(mount.store.count(Op::Get), 64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_file_of_each_directory_announces_no_other() {
+    let mount = mount(tree(16, 8)).await;
+    for n in 0..256 {
+        mount.read(n * 8 + 3).await;
+    }
+    assert_eq!(mount.store.count(Op::Get), 256);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_his_time_has_nothing_fetched_twice() {
+    let mount = listed().await;
+    for n in 0..100 {
+        mount.read(n).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        mount.reader.on_time();
+    }
+    // Those of the last three seconds have announced as many.
+    assert!((100..=107).contains(&mount.store.count(Op::Get)), "{}", mount.store.count(Op::Get));
+}
+
+#[tokio::test(start_paused = true)]
+async fn directories_in_no_order_of_which_all_is_read_wait_for_one_round_trip_each() {
+    let mount = mount(tree(8, 20)).await;
+    let started = Instant::now();
+    for n in 0..64 {
+        // The first directories have to show how they are read.
+        for file in 0..20 {
+            mount.read(n * 37 % 64 * 20 + file).await;
+        }
+    }
+    assert!(started.elapsed() < (64 + 30) * LATENCY, "{:?}", started.elapsed());
+    assert_eq!(mount.store.count(Op::Get), 64 * 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_in_the_order_of_their_inode_numbers_wait_for_few_round_trips() {
+    let mount = listed().await;
+    let mut order: Vec<usize> = (0..FILES).collect();
+    order.sort_by_key(|&n| mount.inodes[n].0);
+    let started = Instant::now();
+    for n in order {
+        mount.read(n).await;
+    }
+    assert!(started.elapsed() < 25 * LATENCY, "{:?}", started.elapsed());
+    assert_eq!(mount.store.count(Op::Get), FILES);
 }
