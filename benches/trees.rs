@@ -1,6 +1,7 @@
 //! What it takes to go through names: a tree directory by directory as find does, an index name by name as git does, a large directory file
-//! by file as a training script does. Beside them what it takes when nothing can be foreseen: the tree with the last directory first, which is
-//! a LIST for each, and one name. From a store that takes 20 ms for a LIST and tells how many there were. Needs /dev/fuse.
+//! by file as a training script does; and reading all files of the tree as tar does. Beside them what it takes when nothing can be foreseen: the
+//! tree with the last directory first, which is a LIST for each, one name, and files at random, which are a GET each. From a store that takes
+//! 20 ms for a request and tells how many there were. Needs /dev/fuse.
 //!
 //! `cargo bench --bench trees`, three rounds. Under `cargo test` (as CI runs it) one short round.
 
@@ -9,6 +10,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::{self, File};
+use std::os::unix::fs::DirEntryExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,12 +19,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use percent_encoding::percent_decode_str;
 use windlass::store::memory::listing;
 use windlass::store::{Key, ListRequest};
 
-use support::{ETAG, Mount, is_short, serve};
+use support::{DATE, ETAG, Mount, is_short, serve};
 
 fn main() {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
@@ -32,7 +34,7 @@ fn main() {
     let size = if is_short() { Size { wide: 4, files: 2, large: 100, latency: Duration::ZERO } } else { Size::FULL };
     let store = Store::start(size);
     println!(
-        "a tree of {0} directories with {0} directories with {1} files, and a directory with {2} files; {3} ms for a LIST",
+        "a tree of {0} directories with {0} directories with {1} files, and a directory with {2} files; {3} ms for a request",
         size.wide,
         size.files,
         size.large,
@@ -40,7 +42,7 @@ fn main() {
     );
     let rounds = if is_short() { 1 } else { 3 };
     for round in 0..rounds {
-        println!("\n{:<44} {:>8} {:>8} {:>10}", format!("round {}", round + 1), "s", "LISTs", "ms a name");
+        println!("\n{:<44} {:>8} {:>8} {:>8} {:>10}", format!("round {}", round + 1), "s", "LISTs", "GETs", "ms a name");
         for what in WHAT {
             // A mount of its own for each: what was listed before would be known.
             let mount = Mount::start(store.port, &[]);
@@ -69,12 +71,15 @@ struct What {
     run: fn(&Path, Size) -> usize,
 }
 
-const WHAT: [What; 5] = [
+const WHAT: [What; 8] = [
     What { words: "find", run: find },
     What { words: "the same, the last directory first", run: find_backward },
     What { words: "stat of every file of an index, in order", run: index },
     What { words: "stat of a fifth of a large directory", run: manifest },
     What { words: "stat of one file in it and the directory", run: one },
+    What { words: "tar of the tree", run: tar },
+    What { words: "cp -r of the large directory", run: copy },
+    What { words: "some files of the tree at random", run: some_files },
 ];
 
 fn find(mount: &Path, size: Size) -> usize {
@@ -103,6 +108,43 @@ fn index(mount: &Path, size: Size) -> usize {
 
 fn manifest(mount: &Path, size: Size) -> usize {
     stat(mount, size.manifest().take(size.large / 5))
+}
+
+/// Reads every file as it comes by.
+fn tar(mount: &Path, size: Size) -> usize {
+    let read = read_below(&mount.join("tree"));
+    assert_eq!(read, size.wide.pow(2) * size.files);
+    read
+}
+
+fn read_below(directory: &Path) -> usize {
+    let entries: Vec<_> = fs::read_dir(directory).expect("it can be read").map(|entry| entry.expect("it can be read")).collect();
+    let below = entries.iter().map(|entry| match entry.file_type().expect("it is told").is_dir() {
+        true => read_below(&entry.path()),
+        false => read(&entry.path()),
+    });
+    below.sum()
+}
+
+/// cp(1) sorts what it finds by inode number.
+fn copy(mount: &Path, size: Size) -> usize {
+    let found = fs::read_dir(mount.join("flat")).expect("it can be read").map(|entry| entry.expect("it can be read"));
+    let mut files: Vec<_> = found.map(|entry| (entry.ino(), entry.path())).collect();
+    files.sort();
+    assert_eq!(files.len(), size.large);
+    files.iter().map(|(_, path)| read(path)).sum()
+}
+
+/// Their names are known: a GET each.
+fn some_files(mount: &Path, size: Size) -> usize {
+    find(mount, size);
+    let all: Vec<String> = size.index().collect();
+    (0..all.len().min(256)).map(|n| read(&mount.join(&all[n * 7919 % all.len()]))).sum()
+}
+
+/// One file.
+fn read(path: &Path) -> usize {
+    fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).len()
 }
 
 /// The name of the directory is one too.
@@ -134,34 +176,51 @@ impl Size {
     }
 }
 
-/// A store of empty objects that takes its time.
+/// A store of objects of one byte that takes its time.
 struct Store {
     port: u16,
-    lists: Arc<AtomicUsize>,
+    requests: Arc<Requests>,
+}
+
+#[derive(Default)]
+struct Requests {
+    lists: AtomicUsize,
+    gets: AtomicUsize,
+}
+
+impl Requests {
+    fn count(&self) -> (usize, usize) {
+        (self.lists.load(Ordering::Relaxed), self.gets.load(Ordering::Relaxed))
+    }
 }
 
 impl Store {
     fn start(size: Size) -> Self {
         let keys: BTreeMap<Key, ()> = size.index().chain(size.manifest()).map(|name| (Key::from(name), ())).collect();
-        let (keys, lists) = (Arc::new(keys), Arc::<AtomicUsize>::default());
-        let count = Arc::clone(&lists);
+        let (keys, requests) = (Arc::new(keys), Arc::<Requests>::default());
+        let count = Arc::clone(&requests);
         let port = serve(move |request: Request<Incoming>| {
             let (keys, count) = (Arc::clone(&keys), Arc::clone(&count));
             async move {
                 tokio::time::sleep(size.latency).await;
-                let page = list(&keys, request.uri().query().unwrap_or_default());
-                count.fetch_add(1, Ordering::Relaxed);
-                Ok(Response::new(Full::new(Bytes::from(page))))
+                if request.uri().path().trim_matches('/') != "bench" {
+                    count.gets.fetch_add(1, Ordering::Relaxed);
+                    let begin = Response::builder().header("etag", ETAG).header("last-modified", DATE).status(StatusCode::PARTIAL_CONTENT);
+                    return Ok(begin.header("content-range", "bytes 0-0/1").body(Full::from("x")).expect("its parts are valid"));
+                }
+                count.lists.fetch_add(1, Ordering::Relaxed);
+                Ok(Response::new(Full::new(Bytes::from(list(&keys, request.uri().query().unwrap_or_default())))))
             }
         });
-        Self { port, lists }
+        Self { port, requests }
     }
 
     fn tell(&self, what: &str, run: impl FnOnce() -> usize) {
-        let (before, began) = (self.lists.load(Ordering::Relaxed), Instant::now());
+        let (before, began) = (self.requests.count(), Instant::now());
         let names = run();
-        let (seconds, lists) = (began.elapsed().as_secs_f64(), self.lists.load(Ordering::Relaxed) - before);
-        println!("{what:<44} {seconds:>8.2} {lists:>8} {:>10.3}", seconds * 1e3 / names as f64);
+        let (seconds, after) = (began.elapsed().as_secs_f64(), self.requests.count());
+        let (lists, gets) = (after.0 - before.0, after.1 - before.1);
+        println!("{what:<44} {seconds:>8.2} {lists:>8} {gets:>8} {:>10.3}", seconds * 1e3 / names as f64);
     }
 }
 

@@ -218,18 +218,22 @@ impl Reader {
     }
 
     /// Fetches a small object that will probably be opened soon. What nobody opens goes after ten seconds; when memory or
-    /// places for GETs are short nothing happens.
-    pub fn expect(&self, meta: &ObjectMeta) {
+    /// places for GETs are short nothing happens. False: there is no place now, and may be one soon.
+    pub fn expect(&self, meta: &ObjectMeta) -> bool {
         let shared = &self.0;
-        if meta.size == 0 || meta.size > shared.options.chunk_size.as_u64() || !shared.gate.has_room() {
-            return;
+        if meta.size == 0 || meta.size > shared.options.chunk_size.as_u64() {
+            return true;
+        }
+        if !shared.gate.has_room() {
+            return false;
         }
         let object = {
             let mut objects = shared.objects.lock();
-            let Entry::Vacant(free) = objects.entry((meta.key.clone(), meta.etag.clone())) else { return };
+            let Entry::Vacant(free) = objects.entry((meta.key.clone(), meta.etag.clone())) else { return true };
             Arc::clone(free.insert(Arc::new(shared.object(meta))))
         };
         object.fetch_whole(&Fetcher { shared, object: &object });
+        true
     }
 
     /// Lets go of what can be spared until `bytes` are free, for somebody who waits for them.

@@ -10,12 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
+use tokio::time::Instant;
 
 use crate::reader::{ObjectHandle, ReadData, ReadError, Reader};
 use crate::spill::Whole;
 use crate::store::{self, ETag, ErrorKind, ObjectMeta};
 
 use super::attr::Attr;
+use super::expected::Expected;
 use super::fact::What;
 use super::listing::FileFacts;
 use super::open_file::{OpenFile, Read, Version};
@@ -37,6 +39,7 @@ pub struct Files {
     next: AtomicU64,
     versions: Versions,
     telling: Telling,
+    expected: Expected,
 }
 
 /// An answer to open.
@@ -59,6 +62,7 @@ impl Files {
             next: AtomicU64::new(1),
             versions: Versions::default(),
             telling: Telling::default(),
+            expected: Expected::default(),
         })
     }
 
@@ -285,9 +289,7 @@ impl Files {
         let (state, before) = self.versions.on_version(ino, meta);
         let keeps_pages = before == Before::Same && !state.has_older_pages.swap(false, Ordering::SeqCst);
         let object = Arc::new(self.reader.open(meta));
-        for next in self.names.next_files(&meta.key) {
-            self.reader.expect(&next);
-        }
+        self.expected.on_open(&meta.key, self.names.next_files(&meta.key), Instant::now(), |next| self.reader.expect(next));
         let version = Mutex::new(Version { object, state, modified: meta.modified, has_returned: false });
         let file = OpenFile { ino, direct, version, told: OnceLock::new() };
         self.open.write().insert(handle, Arc::new(file));

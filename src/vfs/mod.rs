@@ -11,6 +11,7 @@ mod drafts;
 mod drain;
 mod edits;
 mod error;
+mod expected;
 mod expiry;
 mod fact;
 mod files;
