@@ -36,6 +36,8 @@ struct State {
     directories: HashMap<Key, Opens>,
     /// The latest last.
     trails: VecDeque<Trail>,
+    /// Directories of which the order of the inode numbers is remembered, 160 kB for the largest.
+    sorted: VecDeque<Key>,
 }
 
 /// Who opens the files of one directory after another.
@@ -66,7 +68,21 @@ impl State {
             self.enter(directory, names);
         }
         let opens = self.directories.get_mut(directory).expect("it was just put in");
-        opens.on_open(position, listing, Instant::now(), || Numbers::of(listing, &names.inodes.lock()))
+        let mut is_sorted = false;
+        let numbers = || {
+            is_sorted = true;
+            Numbers::of(listing, &names.inodes.lock())
+        };
+        let next = opens.on_open(position, listing, Instant::now(), numbers);
+        if is_sorted {
+            self.sorted.push_back(directory.clone());
+            if self.sorted.len() > TRAILS
+                && let Some(oldest) = self.sorted.pop_front().and_then(|oldest| self.directories.get_mut(&oldest))
+            {
+                oldest.numbered = Numbered::No;
+            }
+        }
+        next
     }
 
     /// The first file of `directory` is opened.
@@ -225,7 +241,7 @@ impl Names {
 
     /// Files of the directories after `directory`, so that `wanted` of them are announced.
     fn files_beyond(&self, state: &mut State, directory: &Key, wanted: u64, files: &mut Vec<ObjectMeta>) {
-        let State { directories, trails } = state;
+        let State { directories, trails, .. } = state;
         let Some(trail) = trails.iter_mut().find(|trail| trail.last == *directory) else { return };
         let Trail { top, ahead, in_order, .. } = trail;
         if *in_order == 0 && top != directory {
