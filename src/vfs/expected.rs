@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use crate::store::{Key, ObjectMeta};
 
-/// Twice what is announced at once.
-const MOST: usize = 256;
+/// What is announced at once and has no place among those of prefetches, with a little to spare: all of them are looked through at every open.
+const MOST: usize = 40;
 
 /// Who has stopped by then does not open them.
 const PATIENCE: Duration = Duration::from_secs(3);
