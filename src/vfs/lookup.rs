@@ -27,7 +27,7 @@ use super::options::Options;
 use super::own::Own;
 use super::probe::Probe;
 use super::record::Record;
-use super::stat_cache::StatCache;
+use super::stat_cache::{StatCache, split};
 use super::ttl::Ttls;
 use super::walk::Walk;
 use crate::lasting::Log;
@@ -345,7 +345,7 @@ impl Names {
 
     /// What a walk that is still under way has seen of `path`, if nothing newer is known of it.
     fn walked(&self, path: &[u8]) -> Option<Fact> {
-        let (directory, name) = path.split_at(path.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1));
+        let (directory, name) = split(path);
         let walk = self.walks.lock().get(directory)?.upgrade()?;
         let (entry, learnt) = walk.find(name)?;
         (!self.cache.learnt_after(path, learnt)).then(|| self.cache.listed(&entry, learnt))

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::fact::{Listing, Page, What};
 use super::inodes::Inodes;
-use super::lookup::Names;
-use super::stat_cache::split;
+use super::lookup::{Names, object_meta};
+use super::stat_cache::{common_directory, split};
 use super::succession::{Next, Succession};
 use crate::store::{Key, ObjectMeta};
 
@@ -79,7 +79,7 @@ impl State {
             if self.sorted.len() > TRAILS
                 && let Some(oldest) = self.sorted.pop_front().and_then(|oldest| self.directories.get_mut(&oldest))
             {
-                oldest.numbered = Numbered::No;
+                oldest.numbered = None;
             }
         }
         next
@@ -123,18 +123,10 @@ impl State {
 struct Opens {
     /// In the order of the listing.
     listed: Succession,
-    numbered: Numbered,
+    /// In the order of the inode numbers, as cp(1) does with what readdir tells, if they are.
+    numbered: Option<(Numbers, Succession)>,
     /// The first positions.
     first: Vec<u64>,
-}
-
-/// Whether they are opened in the order of their inode numbers, as cp(1) does with what readdir tells.
-#[derive(Debug, Default)]
-enum Numbered {
-    #[default]
-    Unknown,
-    No,
-    Yes(Numbers, Succession),
 }
 
 /// The order of the inode numbers in a directory.
@@ -151,31 +143,17 @@ impl Opens {
         if self.first.len() < OPENS_TO_SORT {
             self.first.push(position);
             if self.first.len() == OPENS_TO_SORT && !self.listed.is_in_order() && listing.len <= MOST_TO_SORT {
-                self.numbered = Numbered::by(numbers(), &self.first, now);
+                self.numbered = numbers().succession(&self.first, now);
             }
             return next;
         }
-        if let Numbered::Yes(numbers, succession) = &mut self.numbered {
+        if let Some((numbers, succession)) = &mut self.numbered {
             if numbers.places.len() == listing.len && succession.is_dense() {
                 return numbers.on_open(succession, position, now);
             }
-            self.numbered = Numbered::No;
+            self.numbered = None;
         }
         next
-    }
-}
-
-impl Numbered {
-    fn by(numbers: Numbers, opened: &[u64], now: Instant) -> Self {
-        let mut succession = Succession::default();
-        for &position in opened {
-            // Of a listing that was longer then.
-            if position as usize >= numbers.places.len() {
-                return Self::No;
-            }
-            numbers.on_open(&mut succession, position, now);
-        }
-        if succession.is_in_order() { Self::Yes(numbers, succession) } else { Self::No }
     }
 }
 
@@ -190,6 +168,19 @@ impl Numbers {
             places[position as usize] = place;
         }
         Self { places, positions }
+    }
+
+    /// Itself and how it was gone through, if what was `opened` is in this order.
+    fn succession(self, opened: &[u64], now: Instant) -> Option<(Self, Succession)> {
+        let mut succession = Succession::default();
+        for &position in opened {
+            // Of a listing that was longer then.
+            if position as usize >= self.places.len() {
+                return None;
+            }
+            self.on_open(&mut succession, position, now);
+        }
+        succession.is_in_order().then_some((self, succession))
     }
 
     fn on_open(&self, succession: &mut Succession, position: u64, now: Instant) -> Next {
@@ -211,9 +202,7 @@ impl Succession {
 impl Trail {
     /// It goes on in `directory`, of which so many positions were announced.
     fn on_enter(&mut self, directory: &Key) -> u64 {
-        let (top, path) = (self.top.as_bytes(), directory.as_bytes());
-        let common = top.iter().zip(path).take_while(|(a, b)| a == b).count();
-        self.top = Key::from(split(&path[..common]).0);
+        self.top = Key::from(common_directory(directory.as_bytes(), self.top.as_bytes()));
         self.last = directory.clone();
         let Some(at) = self.ahead.iter().position(|announced| announced.directory == *directory) else {
             self.ahead.clear();
@@ -298,9 +287,7 @@ impl Names {
         let entry = &page.entries[at];
         let fact = self.cache.entry(entry, page.learnt);
         match fact.what {
-            What::File(facts) if fact.until > Instant::now() && facts.names_version() => {
-                Some(ObjectMeta { key: entry.key.clone(), size: facts.size, etag: facts.etag, modified: facts.modified })
-            }
+            What::File(facts) if fact.until > Instant::now() && facts.names_version() => Some(object_meta(entry.key.clone(), facts)),
             _ => None,
         }
     }

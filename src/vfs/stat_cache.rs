@@ -294,6 +294,12 @@ pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     path.split_at(path.iter().rposition(|&b| b == b'/').map_or(0, |slash| slash + 1))
 }
 
+/// The innermost directory that both paths are in, or are, with its `/`.
+pub(super) fn common_directory<'a>(path: &'a [u8], other: &[u8]) -> &'a [u8] {
+    let common = path.iter().zip(other).take_while(|(a, b)| a == b).count();
+    split(&path[..common]).0
+}
+
 /// "For ever" is a TTL too, and an Instant cannot say it.
 fn later(learnt: Instant, ttl: Duration) -> Instant {
     const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);

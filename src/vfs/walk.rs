@@ -174,16 +174,7 @@ impl Walk {
     fn take_in(&self, came: Came, mut merge: Merge) -> Option<(Came, Merge)> {
         let Came { page, asked: learnt, mut links } = came;
         let token = page.next.clone();
-        let mut entries = merge.on_page(page);
-        if !links.is_empty() {
-            for entry in &mut entries {
-                entry.add(links.remove(&entry.key));
-            }
-        }
-        let entries: Arc<[DirEntry]> = entries.into();
-        for key in merge.take_conflicts() {
-            self.hidden.note(&key);
-        }
+        let entries: Arc<[DirEntry]> = entries(&mut merge, page, &mut links, &self.hidden).into();
         let marker = merge.take_marker();
         let is_complete = token.is_none() && merge.is_ordered();
         let (listing, turn) = {
@@ -201,6 +192,20 @@ impl Walk {
     }
 }
 
+/// The entries that are certain with `page`, its symbolic links among them; objects that a directory hides are noted.
+pub(super) fn entries(merge: &mut Merge, page: ListPage, links: &mut HashMap<Key, Arc<Extra>>, hidden: &Hidden) -> Vec<DirEntry> {
+    let mut entries = merge.on_page(page);
+    if !links.is_empty() {
+        for entry in &mut entries {
+            entry.add(links.remove(&entry.key));
+        }
+    }
+    for key in merge.take_conflicts() {
+        hidden.note(&key);
+    }
+    entries
+}
+
 /// The symbolic links of a page: objects whose size says that they may be some are asked for. One that cannot be asked for is shown as a
 /// file, as it is to every other client.
 pub(super) async fn links(store: &dyn ObjectStore, page: &ListPage) -> HashMap<Key, Arc<Extra>> {
@@ -213,7 +218,7 @@ pub(super) async fn links(store: &dyn ObjectStore, page: &ListPage) -> HashMap<K
 }
 
 /// A token that leads back to the same page would make a directory that never ends.
-fn check_progress(page: ListPage, request: &ListRequest) -> store::Result<ListPage> {
+pub(super) fn check_progress(page: ListPage, request: &ListRequest) -> store::Result<ListPage> {
     if page.next.is_some() && page.next == request.token {
         let words = "the store names the same page as the next one";
         return Err(store::Error::new(ErrorKind::Corrupt, Op::List, &request.prefix, words));

@@ -17,7 +17,7 @@ pub struct Page<'a, V> {
     pub next: Option<String>,
 }
 
-/// The page of `max` entries that is asked for; none when its token is not one of ours.
+/// The page that is asked for; none when its token is not one of ours.
 pub fn page<'a, V>(keys: &'a BTreeMap<Key, V>, request: &ListRequest) -> Option<Page<'a, V>> {
     let ListRequest { prefix, delimited, after, token, max_keys } = request;
     let max = usize::from(*max_keys).clamp(1, MAX_PAGE);

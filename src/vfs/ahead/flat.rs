@@ -4,6 +4,7 @@
 use tokio::time::Instant;
 
 use crate::store::{Key, ListPage, ObjectMeta};
+use crate::vfs::stat_cache::split;
 
 /// A directory as a LIST with delimiter would have told it, in one page.
 #[derive(Clone, Debug)]
@@ -67,7 +68,7 @@ impl Flat {
 
     fn on_object(&mut self, object: ObjectMeta, learnt: Instant, passed: &mut Vec<Listed>) -> Option<()> {
         let key = object.key.as_bytes();
-        let directory = &key[..directory_len(key)];
+        let (directory, _) = split(key);
         while let Some(left) = self.open.pop_if(|open| !directory.starts_with(open.directory.as_bytes())) {
             self.close(left, passed);
         }
@@ -98,11 +99,6 @@ impl Listed {
     fn new(directory: Key, learnt: Instant) -> Self {
         Self { directory, page: ListPage::default(), learnt }
     }
-}
-
-/// How much of a key is the directory that it is in, with its `/`.
-pub(super) fn directory_len(key: &[u8]) -> usize {
-    key.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use super::changes::directory_of;
 use super::fact::Listing;
 use super::hidden::Hidden;
 use super::listing::{Extra, Merge};
-use super::stat_cache::StatCache;
+use super::stat_cache::{StatCache, split};
 use super::walk::{self, PAGE_KEYS};
 use crate::store::{Key, ListRequest, ObjectStore};
 use flat::Listed;
@@ -86,20 +86,19 @@ impl Ahead {
     /// Whether somebody goes through a tree and is at `directory`, or would be there next.
     pub fn is_next(&self, directory: &Key) -> bool {
         let inner = &self.inner;
-        inner.cache.is_enabled() && inner.walkers.lock().is_next(directory, &|above, from, to| inner.left_out(above, from, to))
+        inner.cache.is_enabled() && inner.walkers.lock().is_next(directory, &inner.left_out())
     }
 
     /// Whether who was in the directory `last` comes to `directory` next, when it goes through a tree in order.
     pub fn leads_to(&self, last: &Key, directory: &Key) -> bool {
-        comes_after(last.as_bytes(), directory.as_bytes(), &|above, from, to| self.inner.left_out(above, from, to))
+        comes_after(last.as_bytes(), directory.as_bytes(), &self.inner.left_out())
     }
 
     /// A name was found in what is known of the directory that holds it.
     pub fn on_name(&self, path: &Key) {
         let inner = &self.inner;
         if inner.is_following.load(Ordering::Relaxed) {
-            let left_out = |above: &[u8], from: Option<&[u8]>, to: &[u8]| inner.left_out(above, from, to);
-            let ask = inner.walkers.lock().on_name(&directory_of(path), Instant::now(), &left_out);
+            let ask = inner.walkers.lock().on_name(&directory_of(path), Instant::now(), &inner.left_out());
             self.ask(ask);
         }
     }
@@ -110,10 +109,9 @@ impl Ahead {
         if !inner.cache.is_enabled() {
             return false;
         }
-        let left_out = |above: &[u8], from: Option<&[u8]>, to: &[u8]| inner.left_out(above, from, to);
         let advice = {
             let mut walkers = inner.walkers.lock();
-            let advice = walkers.on_read(directory, is_known, Instant::now(), &left_out);
+            let advice = walkers.on_read(directory, is_known, Instant::now(), &inner.left_out());
             inner.is_following.store(walkers.is_following(), Ordering::Relaxed);
             advice
         };
@@ -130,17 +128,19 @@ impl Ahead {
 }
 
 impl Inner {
-    fn left_out(&self, above: &[u8], from: Option<&[u8]>, to: &[u8]) -> Option<usize> {
-        let listing = self.cache.listing(above)?;
-        let name = |path: &[u8]| path[above.len()..].strip_suffix(b"/").unwrap_or(&path[above.len()..]).to_vec();
-        Some(listing.directories_between(from.map(name).as_deref(), &name(to), LEFT_OUT + 1))
+    /// See [`LeftOut`](walkers::LeftOut).
+    fn left_out(&self) -> impl Fn(&[u8], Option<&[u8]>, &[u8]) -> Option<usize> {
+        |above, from, to| {
+            let listing = self.cache.listing(above)?;
+            Some(listing.directories_between(from.map(name), name(to), LEFT_OUT + 1))
+        }
     }
 
     async fn fetch(self: Arc<Self>, ask: Ask) {
         let Ask { stream, top, after, token } = ask;
         let request = ListRequest { prefix: top, delimited: false, after: Some(after), token, max_keys: PAGE_KEYS };
         let asked = Instant::now();
-        match self.store.list(&request).await {
+        match self.store.list(&request).await.and_then(|page| walk::check_progress(page, &request)) {
             Err(error) => {
                 tracing::debug!(prefix = %request.prefix, %error, "directories could not be listed ahead of who reads them");
                 self.walkers.lock().on_failed(stream);
@@ -159,19 +159,16 @@ impl Inner {
     fn learn(&self, listed: Vec<Listed>, mut links: HashMap<Key, Arc<Extra>>) {
         for Listed { directory, page, learnt } in listed {
             let mut merge = Merge::new(directory.clone());
-            let mut entries = merge.on_page(page);
-            if !links.is_empty() {
-                for entry in &mut entries {
-                    entry.add(links.remove(&entry.key));
-                }
-            }
-            for key in merge.take_conflicts() {
-                self.hidden.note(&key);
-            }
+            let entries = walk::entries(&mut merge, page, &mut links, &self.hidden);
             if let (Some(time), Some(path)) = (merge.take_marker(), directory.as_bytes().strip_suffix(b"/")) {
                 self.cache.learn_marker(&Key::from(path), time, learnt);
             }
             self.cache.learn_listing(&directory, Arc::new(Listing::whole(entries, learnt)));
         }
     }
+}
+
+/// The last name of the path of a directory.
+fn name(directory: &[u8]) -> &[u8] {
+    split(directory.strip_suffix(b"/").unwrap_or(directory)).1
 }

@@ -5,12 +5,11 @@
 //! `find`, `du`, `rsync`, `rm -r` and every os.walk() read a directory, then what is in it, then its neighbour: one round trip for each,
 //! one after the other. Without delimiter a page of 1,000 keys tells of all directories that it passes.
 
-use std::cmp::Ordering;
-
 use tokio::time::Instant;
 
-use super::flat::{Flat, Listed, directory_len};
+use super::flat::{Flat, Listed};
 use crate::store::{Key, ListPage};
+use crate::vfs::stat_cache::{common_directory, split};
 
 /// How many directories the listing of the first has between the second, or its start, and the third; none when it is not known.
 pub(super) type LeftOut<'a> = dyn Fn(&[u8], Option<&[u8]>, &[u8]) -> Option<usize> + 'a;
@@ -63,8 +62,6 @@ struct Stream {
     flat: Flat,
     /// Where its newest page began.
     newest: Key,
-    /// What the newest page was asked with, or what comes after it.
-    token: Option<String>,
     next: Next,
 }
 
@@ -169,10 +166,7 @@ impl Walkers {
     /// Everybody can see what the newest page told, and this is how to ask for the one after it.
     pub fn on_learnt(&mut self, stream: u64, next: Option<String>) {
         if let Some(Some(own)) = self.stream(stream) {
-            // A token that leads back to the same page would never end.
-            let is_new = next != own.token;
-            own.token = next;
-            own.next = own.token.clone().filter(|_| is_new).map_or(Next::End, Next::At);
+            own.next = next.map_or(Next::End, Next::At);
         }
     }
 
@@ -204,7 +198,7 @@ impl Walker {
             if directory <= position {
                 return directory.starts_with(self.top.as_bytes());
             }
-            last = last.max(&position[..directory_len(position)]);
+            last = last.max(split(position).0);
         }
         comes_after(last, directory, left_out)
     }
@@ -216,29 +210,30 @@ impl Walker {
             self.in_a_row = self.in_a_row.saturating_add(1);
             self.last = directory.clone();
             self.counted = false;
-            let common = before.as_bytes().iter().zip(directory.as_bytes()).take_while(|(a, b)| a == b).count();
-            let above = directory_len(&directory.as_bytes()[..common]);
-            if above < self.top.as_bytes().len() {
-                self.top = Key::from(&directory.as_bytes()[..above]);
+            let above = common_directory(directory.as_bytes(), before.as_bytes());
+            if above.len() < self.top.as_bytes().len() {
+                self.top = Key::from(above);
             }
         }
         if let Some(stream) = &mut self.stream
             && directory.as_bytes().starts_with(stream.top.as_bytes())
             && stream.from <= *directory
         {
-            if stream.has_passed(directory) && is_known && !self.counted {
+            let has_passed = stream.has_passed(directory);
+            let wait = !is_known && !has_passed;
+            if has_passed && is_known && !self.counted {
                 self.counted = true;
                 self.credit = (self.credit + 1).min(MOST_CREDIT);
             }
             match &stream.next {
-                Next::UnderWay => return Advice { ask: None, wait: !is_known && !stream.has_passed(directory) },
+                Next::UnderWay => return Advice { ask: None, wait },
                 Next::At(token) if self.credit > 0 && *directory >= stream.newest && stream.leads_to(directory, &before) => {
                     let ask = stream.ask(Some(token.clone()));
                     stream.next = Next::UnderWay;
                     self.credit -= 1;
-                    return Advice { wait: !is_known && !stream.has_passed(directory), ask: Some(ask) };
+                    return Advice { ask: Some(ask), wait };
                 }
-                _ if stream.has_passed(directory) => return Advice::default(),
+                _ if has_passed => return Advice::default(),
                 _ => {}
             }
         }
@@ -257,7 +252,7 @@ impl Walker {
 impl Stream {
     fn new(id: u64, top: &Key, from: &Key, now: Instant) -> Self {
         let flat = Flat::new(top, before(from), now);
-        Self { id, top: top.clone(), from: from.clone(), flat, newest: from.clone(), token: None, next: Next::UnderWay }
+        Self { id, top: top.clone(), from: from.clone(), flat, newest: from.clone(), next: Next::UnderWay }
     }
 
     fn ask(&self, token: Option<String>) -> Ask {
@@ -277,8 +272,7 @@ impl Stream {
         if position.as_bytes().starts_with(directory.as_bytes()) || position > directory {
             return true;
         }
-        let within = &position.as_bytes()[..directory_len(position.as_bytes())];
-        within.cmp(before.as_bytes()) != Ordering::Greater
+        split(position.as_bytes()).0 <= before.as_bytes()
     }
 
     /// Whether it has told of `directory`, or will.
@@ -293,8 +287,7 @@ pub(super) fn comes_after(last: &[u8], directory: &[u8], left_out: &LeftOut<'_>)
     if directory <= last {
         return false;
     }
-    let common = last.iter().zip(directory).take_while(|(a, b)| a == b).count();
-    let above = directory_len(&directory[..common]);
+    let above = common_directory(directory, last).len();
     let mut level = end_of_name(directory, above);
     let from = (above < last.len()).then(|| &last[..end_of_name(last, above)]);
     let mut between = left_out(&directory[..above], from, &directory[..level]).unwrap_or(0);
