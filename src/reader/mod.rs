@@ -184,15 +184,15 @@ impl Reader {
 
     /// Opens one version of an object. A small one (up to a chunk) is asked for at once.
     pub fn open(&self, meta: &ObjectMeta) -> ObjectHandle {
-        let handle = self.handle(meta);
+        let handle = self.open_quietly(meta);
         if handle.size() <= self.0.options.chunk_size.as_u64() {
             handle.object.fetch_whole(&Fetcher { shared: &self.0, object: &handle.object });
         }
         handle
     }
 
-    /// Opens one version of an object and asks for nothing yet.
-    fn handle(&self, meta: &ObjectMeta) -> ObjectHandle {
+    /// Opens one version of an object of which nothing may be read: nothing is asked for yet.
+    pub fn open_quietly(&self, meta: &ObjectMeta) -> ObjectHandle {
         let shared = &self.0;
         let key = (meta.key.clone(), meta.etag.clone());
         let object = {

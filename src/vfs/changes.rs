@@ -1,38 +1,44 @@
 //! What this mount changes in the bucket, told to everything that believes something about it: stat cache, listings, inode table. It
 //! changes nothing in the bucket itself. Invariant: after a call here no lookup and no listing that begins later shows what was before.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 
-use super::fact::{Marker, What};
+use super::fact::{Listing, Marker, What};
 use super::inodes::Inode;
-use super::listing::FileFacts;
+use super::listing::{DirEntry, FileFacts};
 use super::lookup::Names;
-use super::stat_cache::split;
+use super::stat_cache::{Change, split};
 use crate::store::Key;
 
 impl Names {
     /// `path` is a file now.
     pub(super) fn on_file(&self, path: &Key, facts: FileFacts) {
-        self.cache.learn_name(path, What::File(facts), Instant::now());
-        self.on_entry(path);
+        self.cache.learn_name(path, What::File(facts.clone()), Instant::now());
+        let name_start = split(path.as_bytes()).0.len();
+        self.on_entry(path, Change::Put(DirEntry::file(path.clone(), name_start, facts)));
     }
 
     /// `path` (without `/`) is a directory now, with that marker object.
     pub(super) fn on_directory(&self, path: &Key, marker: Marker) {
         self.cache.learn_name(path, What::Directory(Some(marker)), Instant::now());
-        self.on_entry(path);
+        let name_start = split(path.as_bytes()).0.len();
+        self.on_entry(path, Change::Put(DirEntry::directory(path.join(b"/"), name_start)));
     }
 
     /// `path` is something else now, and the store is to be asked what that is like.
     pub(super) fn on_unknown(&self, path: &Key) {
         self.cache.forget(path.as_bytes());
-        self.on_entry(path);
+        self.on_entry(path, Change::Unknown);
     }
 
     /// `path` is nothing any more.
     pub(super) fn on_removed(&self, path: &Key) {
         self.cache.learn_name(path, What::Absent, Instant::now());
-        self.on_entry(path);
+        // What was hidden by what is gone is seen now.
+        let change = if self.hidden.may_have(path) { Change::Unknown } else { Change::Gone(path.clone()) };
+        self.on_entry(path, change);
         self.own.forget(path.as_bytes());
     }
 
@@ -53,11 +59,22 @@ impl Names {
         }
     }
 
-    /// The entries of the directory that holds `path` changed.
-    fn on_entry(&self, path: &Key) {
+    /// `directory` (which ends in `/`) had no entry at `asked`. What this mount has put there since is in it.
+    pub(super) fn on_empty(&self, directory: &Key, asked: Instant) {
+        self.cache.learn_listing(directory, Arc::new(Listing::whole(Vec::new(), asked)));
+    }
+
+    /// All entries of `directory` (which ends in `/`) changed.
+    pub(super) fn on_entries(&self, directory: &Key) {
+        self.walks.lock().remove(directory);
+        self.cache.on_change(directory, Change::Unknown);
+    }
+
+    /// `path` changed in the directory that holds it.
+    fn on_entry(&self, path: &Key, change: Change) {
         let directory = directory_of(path);
         self.walks.lock().remove(&directory);
-        self.cache.on_change(&directory);
+        self.cache.on_change(&directory, change);
     }
 
     /// The inode of `path`, if the kernel knows it.

@@ -85,9 +85,13 @@ impl Names {
         Source::Walk(walk)
     }
 
+    /// The name in `directory` that no listing shows.
+    pub(super) fn left_out_of(&self, directory: &Key) -> Option<&'static [u8]> {
+        (directory.as_bytes() == self.options.prefix.as_bytes()).then_some(OWN_DIRECTORY)
+    }
+
     fn new_walk(&self, directory: &Key) -> Arc<Walk> {
-        let without = (directory.as_bytes() == self.options.prefix.as_bytes()).then_some(OWN_DIRECTORY);
-        Walk::new(directory.clone(), without, self.store.clone(), self.cache.clone(), self.hidden.clone())
+        Walk::new(directory.clone(), self.left_out_of(directory), self.store.clone(), self.cache.clone(), self.hidden.clone())
     }
 }
 

@@ -114,6 +114,11 @@ impl Listing {
         Self { pages, len, learnt }
     }
 
+    /// How many of the entries are no directories.
+    pub fn files(&self) -> usize {
+        self.pages.iter().flat_map(|page| page.entries.iter()).filter(|entry| entry.file.is_some()).count()
+    }
+
     /// The first directory behind `from`, or of all.
     pub fn next_directory(&self, from: Option<&[u8]>) -> Option<&DirEntry> {
         self.behind(from).find(|entry| entry.file.is_none())

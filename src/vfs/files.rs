@@ -6,7 +6,7 @@
 //! while it is open.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -26,6 +26,9 @@ use super::telling::{Changes, Telling};
 use super::versions::{Before, VersionState, Versions};
 use super::{Error, Inode, Names, Result};
 
+/// So many files in a row are lately.
+const PAGES_GONE: i32 = 8;
+
 /// Names an open file towards the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HandleId(pub u64);
@@ -40,6 +43,8 @@ pub struct Files {
     versions: Versions,
     telling: Telling,
     expected: Expected,
+    /// Of the files that were read before and opened again: how many more had to be read again, lately, than were found in the kernel's pages.
+    pages_gone: AtomicI32,
 }
 
 /// An answer to open.
@@ -63,6 +68,7 @@ impl Files {
             versions: Versions::default(),
             telling: Telling::default(),
             expected: Expected::default(),
+            pages_gone: AtomicI32::new(0),
         })
     }
 
@@ -126,7 +132,7 @@ impl Files {
         for file in open {
             let mut version = file.version.lock();
             if !version.state.superseded.load(Ordering::SeqCst) {
-                version.object = Arc::new(self.reader.open(meta));
+                version.object = Arc::new(self.reader.open_quietly(meta));
                 version.modified = meta.modified;
             }
         }
@@ -165,8 +171,8 @@ impl Files {
         for (handle, row) in self.names.record.files() {
             let (state, _) = self.versions.on_version(row.ino, &row.meta);
             state.returned.store(true, Ordering::SeqCst);
-            let version = Version { object: Arc::new(self.reader.open(&row.meta)), state, modified: row.meta.modified, has_returned: true };
-            let file = OpenFile { ino: row.ino, direct: row.direct, version: Mutex::new(version), told: OnceLock::from(row.told) };
+            let version = Version { object: Arc::new(self.reader.open_quietly(&row.meta)), state, modified: row.meta.modified, has_returned: true };
+            let file = OpenFile { ino: row.ino, direct: row.direct, version: Mutex::new(version), was_read: false, told: OnceLock::from(row.told) };
             self.open.write().insert(handle, Arc::new(file));
             self.next.fetch_max(handle.0 + 1, Ordering::Relaxed);
         }
@@ -230,7 +236,15 @@ impl Files {
     pub fn release(&self, handle: HandleId) {
         let file = self.open.write().remove(&handle);
         self.names.record.drop_handle(handle);
-        drop(file);
+        if let Some(file) = file.filter(|file| file.was_read) {
+            let step = {
+                let version = file.version.lock();
+                if version.object.size() == 0 { 0 } else if version.has_returned { 1 } else { -1 }
+            };
+            let known = self.pages_gone.load(Ordering::Relaxed);
+            // One that is lost between the two is one of many.
+            self.pages_gone.store((known + step).clamp(-PAGES_GONE, PAGES_GONE), Ordering::Relaxed);
+        }
     }
 
     /// The second step of a read that could not be answered at once.
@@ -288,12 +302,22 @@ impl Files {
     fn open_as(&self, handle: HandleId, ino: Inode, direct: bool, meta: &ObjectMeta) -> bool {
         let (state, before) = self.versions.on_version(ino, meta);
         let keeps_pages = before == Before::Same && !state.has_older_pages.swap(false, Ordering::SeqCst);
-        let object = Arc::new(self.reader.open(meta));
-        self.expected.on_open(&meta.key, self.names.next_files(&meta.key), Instant::now(), |next| self.reader.expect(next));
+        // What was read before is in the kernel's pages, and if it is there no more the first read comes now.
+        let was_read = keeps_pages && !direct && state.returned.load(Ordering::SeqCst);
+        let object = Arc::new(if was_read { self.reader.open_quietly(meta) } else { self.reader.open(meta) });
+        let mut next = self.names.next_files(&meta.key);
+        next.retain(|file| !self.is_in_pages(file));
+        self.expected.on_open(&meta.key, next, Instant::now(), |next| self.reader.expect(next));
         let version = Mutex::new(Version { object, state, modified: meta.modified, has_returned: false });
-        let file = OpenFile { ino, direct, version, told: OnceLock::new() };
+        let file = OpenFile { ino, direct, version, was_read, told: OnceLock::new() };
         self.open.write().insert(handle, Arc::new(file));
         keeps_pages
+    }
+
+    /// Whether who opens `file` will probably find it in the kernel's pages.
+    fn is_in_pages(&self, file: &ObjectMeta) -> bool {
+        let ino = self.names.inodes.lock().number(&file.key);
+        self.versions.was_read(ino, &file.etag) && self.pages_gone.load(Ordering::Relaxed) <= 0
     }
 
     fn believed_size(&self, ino: Inode) -> Option<u64> {

@@ -29,6 +29,12 @@ impl Hidden {
         true
     }
 
+    /// Whether a directory may hide the object `key`: known for the first 10,000 that were met.
+    pub fn may_have(&self, key: &Key) -> bool {
+        let seen = self.0.lock();
+        seen.len() >= WARNINGS || seen.contains(&XxHash3_64::oneshot(key.as_bytes()))
+    }
+
     /// How many different objects were found hidden; stops at 10,000.
     pub fn count(&self) -> usize {
         self.0.lock().len()

@@ -84,6 +84,11 @@ impl DirEntry {
         Self { key, name_start, file: Some(facts) }
     }
 
+    /// A directory that no listing has shown; `key` ends in `/`.
+    pub fn directory(key: Key, name_start: usize) -> Self {
+        Self { key, name_start, file: None }
+    }
+
     /// What a HEAD told of a file beside what the listing did.
     pub fn add(&mut self, extra: Option<Arc<Extra>>) {
         if let Some(file) = &mut self.file {

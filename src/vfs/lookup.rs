@@ -18,6 +18,7 @@ use super::changes::directory_of;
 use super::drafts::{Draft, Drafts};
 use super::error::{Error, Result};
 use super::fact::{Fact, What};
+use super::free_names::FreeNames;
 use super::hidden::Hidden;
 use super::inodes::{Inode, Inodes, Kind, Node};
 use super::listing::{FileFacts, check_name};
@@ -50,6 +51,7 @@ pub struct Names {
     pub(super) successions: Successions,
     pub(super) ahead: Ahead,
     pub(super) one_by_one: OneByOne,
+    pub(super) free_names: FreeNames,
     /// Files that this mount is changing.
     pub(super) drafts: Drafts,
     /// Attributes that were set through this mount.
@@ -105,6 +107,7 @@ impl Names {
             walks: Mutex::default(),
             successions: Successions::default(),
             one_by_one: OneByOne::default(),
+            free_names: FreeNames::default(),
             ahead: Ahead::new(store.clone(), cache.clone(), hidden.clone()),
             drafts: Drafts::new(record.clone()),
             own: Own::new(record.clone()),
@@ -133,9 +136,15 @@ impl Names {
                 return known;
             }
         }
+        if self.list_instead(&directory).await
+            && let Some(known) = self.try_lookup(parent, name)
+        {
+            return known;
+        }
         let fact = self.probe.name(&path).await?;
-        if fact.what != What::Absent {
-            self.on_found_alone(&directory);
+        match fact.what {
+            What::Absent => self.on_free_alone(&directory),
+            What::File(_) | What::Directory(_) => self.on_found_alone(&directory),
         }
         self.remember(parent, &path, &fact)
     }

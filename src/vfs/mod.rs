@@ -16,6 +16,7 @@ mod expiry;
 mod fact;
 mod files;
 mod flight;
+mod free_names;
 mod hidden;
 mod inodes;
 mod listing;

@@ -4,6 +4,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use bytes::Bytes;
+use tokio::time::Instant;
 
 use super::attr::Entry;
 use super::changes::directory_of;
@@ -49,6 +50,8 @@ impl Edits {
         };
         self.names.on_directory(&path, marker);
         self.names.on_entry_changed(&path);
+        // Nothing was below it when its name was free.
+        self.names.on_empty(&path.join(b"/"), fact.learnt);
         let fact = self.names.known_name(&path).unwrap_or(fact);
         let what = What::Directory(Some(marker));
         self.names.remember(parent, &path, &Fact { what, ..fact })
@@ -86,6 +89,7 @@ impl Edits {
         }
         self.store.delete(&marker).await?;
         self.names.on_unlinked(&marker);
+        self.names.on_entries(&marker);
         self.names.on_removed(&path);
         self.names.on_entry_changed(&path);
         Ok(())
@@ -93,6 +97,9 @@ impl Edits {
 
     /// Whether anything but its marker is below `directory`.
     pub(super) async fn has_keys(&self, directory: &Key) -> Result<bool> {
+        if self.names.cache.is_empty(directory.as_bytes()) {
+            return Ok(false);
+        }
         let mut request = ListRequest { prefix: directory.clone(), delimited: false, after: None, token: None, max_keys: FEW };
         loop {
             let page = self.store.list(&request).await?;
@@ -115,11 +122,13 @@ impl Edits {
         if let Some(draft) = self.names.drafts.named(path.as_bytes()) {
             return self.unlink_draft(&draft).await;
         }
-        let (path, fact) = self.fact(parent, name).await?;
-        match fact.what {
-            What::Absent => return Err(Error::NotFound),
-            What::Directory(_) => return Err(Error::IsADirectory),
-            What::File(_) => {}
+        // A file that the kernel knows it has just looked up.
+        if self.names.known_name(&path).is_some() || self.names.known_inode(&path).is_none() {
+            match self.fact(parent, name).await?.1.what {
+                What::Absent => return Err(Error::NotFound),
+                What::Directory(_) => return Err(Error::IsADirectory),
+                What::File(_) => {}
+            }
         }
         self.store.delete(&path).await?;
         self.names.on_unlinked(&path);
@@ -162,13 +171,20 @@ impl Edits {
         if let Some(Fact { what: What::Directory(Some(_)), .. }) = self.names.known_name(&name) {
             return;
         }
+        if self.names.cache.listing(directory.as_bytes()).is_some_and(|listing| listing.len > 0) {
+            return;
+        }
+        let asked = Instant::now();
         let emptied = match self.is_gone(&directory).await {
             Ok(emptied) => emptied,
             Err(error) => return tracing::debug!(%directory, %error, "cannot tell whether a directory became empty"),
         };
         if emptied {
             match self.put_marker(&name, Condition::Absent).await {
-                Ok(marker) => self.names.on_directory(&name, marker),
+                Ok(marker) => {
+                    self.names.on_directory(&name, marker);
+                    self.names.on_empty(&directory, asked);
+                }
                 Err(error) if is_replaced(&error) => self.names.on_unknown(&name),
                 Err(error) => tracing::warn!(%directory, %error, "a directory went with its last file"),
             }
@@ -181,7 +197,7 @@ impl Edits {
         if first.key == *directory {
             // The marker is there: it is remembered, so that the next file removed needs not ask.
             let name = Key::from(directory.as_bytes().strip_suffix(b"/").unwrap_or_default());
-            self.names.cache.learn_marker(&name, first.modified, tokio::time::Instant::now());
+            self.names.cache.learn_marker(&name, first.modified, Instant::now());
         }
         Ok(false)
     }

@@ -91,12 +91,12 @@ impl State {
             let trails = &self.trails;
             self.directories.retain(|directory, _| trails.iter().any(|trail| trail.last == *directory));
         }
-        let left = |trail: &Trail| {
-            self.directories.get(&trail.last).is_some_and(|before| before.listed.is_left_for(&trail.last, directory, names))
+        let left = |trail: &Trail, by: Order| {
+            self.directories.get(&trail.last).is_some_and(|before| before.listed.is_left_for(&trail.last, directory, by, names))
         };
-        let next = self.trails.iter().rposition(|trail| left(trail) && names.ahead.leads_to(&trail.last, directory));
+        let next = self.trails.iter().rposition(|trail| left(trail, Order::Listing) && names.ahead.leads_to(&trail.last, directory));
         // Whoever takes directories in an order of his own, such as cp -r that of inode numbers, still takes all that is in them.
-        let like = |trail: &Trail| depth(&trail.last) == depth(directory) && left(trail);
+        let like = |trail: &Trail| depth(&trail.last) == depth(directory) && left(trail, Order::Other);
         let from = next.or_else(|| self.trails.iter().rposition(like));
         let (trail, succession) = match from.and_then(|from| self.trails.remove(from)) {
             Some(mut trail) => {
@@ -189,13 +189,23 @@ impl Numbers {
     }
 }
 
+/// In which order directories are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Listing,
+    Other,
+}
+
 impl Succession {
-    /// Whether who went through `last` like this may be in `directory` now: all of it was opened, or all before what is in it.
-    fn is_left_for(&self, last: &Key, directory: &Key, names: &Names) -> bool {
-        match directory.as_bytes().starts_with(last.as_bytes()) {
-            true => self.is_dense(),
-            false => names.cache.listing(last.as_bytes()).is_some_and(|listing| self.is_through(listing.len as u64)),
+    /// Whether who went through `last` like this may be in `directory` now, when directories are taken in that order: all of it was opened,
+    /// or all before what is in it. Without an order little says that it is the same one: then really all, for git reads some objects of
+    /// each of many directories.
+    fn is_left_for(&self, last: &Key, directory: &Key, by: Order, names: &Names) -> bool {
+        if directory.as_bytes().starts_with(last.as_bytes()) {
+            return self.is_dense();
         }
+        let Some(listing) = names.cache.listing(last.as_bytes()) else { return false };
+        self.is_through(listing.len as u64) && (by == Order::Listing || self.is_through_all(listing.files() as u64))
     }
 }
 

@@ -21,6 +21,8 @@ pub struct OpenFile {
     /// It was opened with O_DIRECT: nothing comes to it through the kernel's pages.
     pub(super) direct: bool,
     pub(super) version: Mutex<Version>,
+    /// This version of it was read before it was opened.
+    pub(super) was_read: bool,
     /// What the kernel was told of it, where that is written down.
     pub(super) told: OnceLock<Told>,
 }

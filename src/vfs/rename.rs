@@ -305,10 +305,12 @@ impl super::Names {
             self.own.rename(bare(&directory).as_bytes(), &bare(&moved), None);
             self.on_removed(&bare(&directory));
             self.cache.forget(bare(&moved).as_bytes());
+            self.on_entries(&directory);
+            self.on_entries(&moved);
         }
         self.on_removed(&bare(from));
-        self.cache.on_change(from);
-        self.cache.on_change(to);
+        self.on_entries(from);
+        self.on_entries(to);
         match marker {
             Some(marker) => self.on_directory(&bare(to), marker),
             None => self.on_unknown(&bare(to)),

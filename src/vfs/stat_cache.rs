@@ -3,6 +3,7 @@
 //! decides, even when it has expired, so nothing comes back to life.
 
 mod listings;
+mod patch;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,6 +20,7 @@ use super::listing::{DirEntry, FileFacts};
 use super::ttl::{Ttl, Ttls};
 use crate::store::Key;
 use listings::Listings;
+pub(super) use patch::Change;
 
 /// The cache. Clones share their contents.
 #[derive(Clone, Debug)]
@@ -213,9 +215,14 @@ impl StatCache {
         absent
     }
 
-    /// This mount changed an entry of `directory`: listings of it that were asked for before are not believed.
-    pub fn on_change(&self, directory: &Key) {
-        self.listings.on_change(directory, Instant::now());
+    /// This mount changed an entry of `directory`: from now on every listing of it shows that.
+    pub fn on_change(&self, directory: &Key, change: Change) {
+        self.listings.on_change(directory, change);
+    }
+
+    /// A listing of `directory` has no entry, and came so late that this is believed of names.
+    pub fn is_empty(&self, directory: &[u8]) -> bool {
+        self.listing(directory).is_some_and(|listing| listing.len == 0 && self.deadline(&What::Absent, listing.learnt) > Instant::now())
     }
 
     /// The entries of a directory are not known any more.

@@ -78,6 +78,11 @@ impl Succession {
         self.is_dense() && self.in_order * 2 >= len
     }
 
+    /// Whether nearly all of so many files were opened.
+    pub fn is_through_all(&self, files: u64) -> bool {
+        self.in_order >= files - files / 16
+    }
+
     /// Whether there were enough opens in a row to believe in it.
     pub fn is_in_order(&self) -> bool {
         self.carried + self.in_order >= BELIEVED && self.is_dense()

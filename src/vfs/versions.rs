@@ -98,6 +98,11 @@ impl Versions {
         self.0.lock().get(&ino).is_some_and(Latest::is_being_read)
     }
 
+    /// Whether bytes of the version `etag`, which counts, were ever read: the kernel may have them in its pages.
+    pub fn was_read(&self, ino: Inode, etag: &ETag) -> bool {
+        self.0.lock().get(&ino).is_some_and(|latest| latest.meta.etag == *etag && latest.state.returned.load(Ordering::SeqCst))
+    }
+
     /// Whether another version than `etag` counts.
     pub fn is_other(&self, ino: Inode, etag: &ETag) -> bool {
         self.0.lock().get(&ino).is_some_and(|latest| latest.meta.etag != *etag)

@@ -16,7 +16,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::error::Result;
-use super::fact::Page;
+use super::fact::{Listing, Page};
 use super::hidden::Hidden;
 use super::listing::{DirEntry, Extra, Merge};
 use super::stat_cache::StatCache;
@@ -193,7 +193,7 @@ impl Walk {
 }
 
 /// The entries that are certain with `page`, its symbolic links among them; objects that a directory hides are noted.
-pub(super) fn entries(merge: &mut Merge, page: ListPage, links: &mut HashMap<Key, Arc<Extra>>, hidden: &Hidden) -> Vec<DirEntry> {
+fn entries(merge: &mut Merge, page: ListPage, links: &mut HashMap<Key, Arc<Extra>>, hidden: &Hidden) -> Vec<DirEntry> {
     let mut entries = merge.on_page(page);
     if !links.is_empty() {
         for entry in &mut entries {
@@ -204,6 +204,26 @@ pub(super) fn entries(merge: &mut Merge, page: ListPage, links: &mut HashMap<Key
         hidden.note(&key);
     }
     entries
+}
+
+/// `page` is all of `directory`, and was asked for at `learnt`.
+pub(super) fn learn_whole(
+    cache: &StatCache,
+    hidden: &Hidden,
+    directory: &Key,
+    without: Option<&'static [u8]>,
+    page: ListPage,
+    links: &mut HashMap<Key, Arc<Extra>>,
+    learnt: Instant,
+) {
+    let mut merge = Merge::new(directory.clone()).without(without);
+    let entries = entries(&mut merge, page, links, hidden);
+    if let (Some(time), Some(path)) = (merge.take_marker(), directory.as_bytes().strip_suffix(b"/")) {
+        cache.learn_marker(&Key::from(path), time, learnt);
+    }
+    if merge.is_ordered() {
+        cache.learn_listing(directory, Arc::new(Listing::whole(entries, learnt)));
+    }
 }
 
 /// The symbolic links of a page: objects whose size says that they may be some are asked for. One that cannot be asked for is shown as a

@@ -16,9 +16,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::changes::directory_of;
-use super::fact::Listing;
 use super::hidden::Hidden;
-use super::listing::{Extra, Merge};
+use super::listing::Extra;
 use super::stat_cache::{StatCache, split};
 use super::walk::{self, PAGE_KEYS};
 use crate::store::{Key, ListRequest, ObjectStore};
@@ -158,12 +157,7 @@ impl Inner {
 
     fn learn(&self, listed: Vec<Listed>, mut links: HashMap<Key, Arc<Extra>>) {
         for Listed { directory, page, learnt } in listed {
-            let mut merge = Merge::new(directory.clone());
-            let entries = walk::entries(&mut merge, page, &mut links, &self.hidden);
-            if let (Some(time), Some(path)) = (merge.take_marker(), directory.as_bytes().strip_suffix(b"/")) {
-                self.cache.learn_marker(&Key::from(path), time, learnt);
-            }
-            self.cache.learn_listing(&directory, Arc::new(Listing::whole(entries, learnt)));
+            walk::learn_whole(&self.cache, &self.hidden, &directory, None, page, &mut links, learnt);
         }
     }
 }
