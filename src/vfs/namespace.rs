@@ -97,8 +97,10 @@ impl Edits {
 
     /// Whether anything but its marker is below `directory`.
     pub(super) async fn has_keys(&self, directory: &Key) -> Result<bool> {
-        if self.names.cache.is_empty(directory.as_bytes()) {
-            return Ok(false);
+        match self.names.cache.listing(directory.as_bytes()) {
+            Some(listing) if listing.len > 0 => return Ok(true),
+            Some(_) if self.names.cache.is_empty(directory.as_bytes()) => return Ok(false),
+            _ => {}
         }
         let mut request = ListRequest { prefix: directory.clone(), delimited: false, after: None, token: None, max_keys: FEW };
         loop {

@@ -117,6 +117,7 @@ impl Names {
         if !self.listings_tell_attributes() || !self.cache.is_enabled() {
             return;
         }
+        self.ahead.on_alone(directory);
         if !self.one_by_one.counts.lock().on_found(directory, Instant::now(), self.cache.ttls().believed.get()) {
             return;
         }

@@ -1,7 +1,8 @@
 //! Listings of the directories that whoever goes through a tree will read next, all in one listing without delimiter: asks for its pages and
-//! puts what they tell into the stat cache. `walkers` decides. Invariant: nobody waits here for more than one page that was asked for
+//! puts what they tell into the stat cache. `walkers` decides, and `aside` for those who have an order of their own. Invariant: nobody waits here for more than one page that was asked for
 //! already, and what fails here is no error for anybody.
 
+mod aside;
 mod flat;
 mod walkers;
 
@@ -21,8 +22,9 @@ use super::listing::Extra;
 use super::stat_cache::{StatCache, split};
 use super::walk::{self, PAGE_KEYS};
 use crate::store::{Key, ListRequest, ObjectStore};
+use aside::Aside;
 use flat::Listed;
-use walkers::{Ask, LEFT_OUT, Walkers, comes_after};
+use walkers::{Advice, Ask, LEFT_OUT, Walkers, comes_after};
 
 /// Of the entries that the stat cache may have, those in directories of which the end has not come yet: for each who goes through a tree.
 const HELD: usize = 16;
@@ -41,23 +43,41 @@ struct Inner {
     cache: StatCache,
     hidden: Arc<Hidden>,
     walkers: Mutex<Walkers>,
+    aside: Mutex<Aside>,
     /// Spares names a look at them when nobody goes through a tree.
     is_following: AtomicBool,
+    is_aside: AtomicBool,
     /// Told whenever a page has come, or will not.
     came: Notify,
+}
+
+/// Who asked for a page.
+#[derive(Clone, Copy, Debug)]
+enum Whose {
+    Walkers,
+    Aside,
 }
 
 impl Ahead {
     /// Asks `store` and fills `cache`.
     pub fn new(store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>) -> Self {
-        let walkers = Mutex::new(Walkers::new(cache.size() / HELD));
-        let inner = Inner { store, cache, hidden, walkers, is_following: AtomicBool::new(false), came: Notify::new() };
+        let (walkers, aside) = (Mutex::new(Walkers::new(cache.size() / HELD)), Mutex::new(Aside::new(cache.size() / HELD)));
+        let [is_following, is_aside] = [(); 2].map(|()| AtomicBool::new(false));
+        let inner = Inner { store, cache, hidden, walkers, aside, is_following, is_aside, came: Notify::new() };
         Self { inner: Arc::new(inner), pages: Mutex::default() }
     }
 
     /// `directory`, whose listing is believed, is read.
     pub fn on_known(&self, directory: &Key) {
         self.on_read(directory, true);
+        self.inner.on_use(directory);
+    }
+
+    /// The store was asked for a name of `directory` by itself.
+    pub fn on_alone(&self, directory: &Key) {
+        let inner = &self.inner;
+        let ask = inner.aside.lock().on_alone(directory, Instant::now(), inner.cache.ttls().believed.get());
+        self.ask(ask, Whose::Aside);
     }
 
     /// So many names of `directory` were asked for that it is as if somebody read it.
@@ -69,7 +89,11 @@ impl Ahead {
     pub async fn before(&self, directory: &Key) {
         let mut came = pin!(self.inner.came.notified());
         came.as_mut().enable();
-        if !self.on_read(directory, false) {
+        let advice = self.on_read(directory, false);
+        if !advice.wait {
+            if advice.ask.is_none() && self.inner.cache.is_enabled() {
+                self.on_alone(directory);
+            }
             return;
         }
         while self.inner.walkers.lock().is_under_way(directory) {
@@ -98,15 +122,17 @@ impl Ahead {
         let inner = &self.inner;
         if inner.is_following.load(Ordering::Relaxed) {
             let ask = inner.walkers.lock().on_name(&directory_of(path), Instant::now(), &inner.left_out());
-            self.ask(ask);
+            self.ask(ask, Whose::Walkers);
+        }
+        if inner.is_aside.load(Ordering::Relaxed) {
+            inner.on_use(&directory_of(path));
         }
     }
 
-    /// Whether to wait.
-    fn on_read(&self, directory: &Key, is_known: bool) -> bool {
+    fn on_read(&self, directory: &Key, is_known: bool) -> Advice {
         let inner = &self.inner;
         if !inner.cache.is_enabled() {
-            return false;
+            return Advice::default();
         }
         let advice = {
             let mut walkers = inner.walkers.lock();
@@ -114,15 +140,15 @@ impl Ahead {
             inner.is_following.store(walkers.is_following(), Ordering::Relaxed);
             advice
         };
-        self.ask(advice.ask);
-        advice.wait
+        self.ask(advice.ask.clone(), Whose::Walkers);
+        advice
     }
 
-    fn ask(&self, ask: Option<Ask>) {
+    fn ask(&self, ask: Option<Ask>, whose: Whose) {
         let Some(ask) = ask else { return };
         let mut pages = self.pages.lock();
         while pages.try_join_next().is_some() {}
-        pages.spawn(Arc::clone(&self.inner).fetch(ask));
+        pages.spawn(Arc::clone(&self.inner).fetch(ask, whose));
     }
 }
 
@@ -135,21 +161,44 @@ impl Inner {
         }
     }
 
-    async fn fetch(self: Arc<Self>, ask: Ask) {
+    /// A directory that is known is used.
+    fn on_use(&self, directory: &Key) {
+        if self.is_aside.load(Ordering::Relaxed) {
+            let mut aside = self.aside.lock();
+            aside.on_use(directory);
+            self.is_aside.store(aside.is_waiting(), Ordering::Relaxed);
+        }
+    }
+
+    async fn fetch(self: Arc<Self>, ask: Ask, whose: Whose) {
         let Ask { stream, top, after, token } = ask;
-        let request = ListRequest { prefix: top, delimited: false, after: Some(after), token, max_keys: PAGE_KEYS };
+        let after = Some(after).filter(|after| !after.as_bytes().is_empty());
+        let request = ListRequest { prefix: top.clone(), delimited: false, after, token, max_keys: PAGE_KEYS };
         let asked = Instant::now();
         match self.store.list(&request).await.and_then(|page| walk::check_progress(page, &request)) {
             Err(error) => {
                 tracing::debug!(prefix = %request.prefix, %error, "directories could not be listed ahead of who reads them");
-                self.walkers.lock().on_failed(stream);
+                match whose {
+                    Whose::Walkers => self.walkers.lock().on_failed(stream),
+                    Whose::Aside => self.aside.lock().on_failed(&top),
+                }
             }
             Ok(page) => {
                 let (links, next) = (walk::links(&*self.store, &page).await, page.next.clone());
-                let listed = self.walkers.lock().on_page(stream, page, asked);
+                let listed = match whose {
+                    Whose::Walkers => self.walkers.lock().on_page(stream, page, asked),
+                    Whose::Aside => self.aside.lock().on_page(&top, page, asked),
+                };
                 // Learnt before anybody is told that nothing is under way any more.
                 self.learn(listed, links);
-                self.walkers.lock().on_learnt(stream, next);
+                match whose {
+                    Whose::Walkers => self.walkers.lock().on_learnt(stream, next),
+                    Whose::Aside => {
+                        let mut aside = self.aside.lock();
+                        aside.on_learnt(&top, next);
+                        self.is_aside.store(aside.is_waiting(), Ordering::Relaxed);
+                    }
+                }
             }
         }
         self.came.notify_waiters();

@@ -301,7 +301,7 @@ pub(super) fn comes_after(last: &[u8], directory: &[u8], left_out: &LeftOut<'_>)
 }
 
 /// The key before everything in `directory`, its marker included, and behind most that comes before that.
-fn before(directory: &Key) -> Key {
+pub(super) fn before(directory: &Key) -> Key {
     let mut bytes = directory.as_bytes().to_vec();
     if let Some(slash) = bytes.last_mut() {
         *slash = b'/' - 1;
