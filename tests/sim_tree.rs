@@ -165,7 +165,9 @@ async fn a_page_that_cannot_be_had_is_no_error_for_anybody() {
     // The first is of the directory, the second of all that is below it.
     store.fault(Rule::new(Fault::Error(ErrorKind::Timeout)).op(Op::List).key("t/").nth(2));
     assert_eq!(find(&names, top).await.len(), 8 + 64 + 512);
-    assert_eq!(lists(&store), 1 + 8 + 64 + 1);
+    // Whoever goes on by himself is helped as those are who have an order of their own: each of the first directories, and pages of the rest.
+    let asked = lists(&store);
+    assert!(asked > 12 && asked < 1 + 8 + 64 + 1, "{asked}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -225,15 +227,24 @@ async fn files_of_an_index_are_found_in_pages_of_the_tree() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn names_that_are_free_have_nothing_listed() {
-    let store = bucket();
-    store.put("d/known", "content");
-    let names = names(&store);
-    let directory = ino(&names, "d").await;
-    lists(&store);
-    for n in 0..100 {
-        assert!(names.lookup(directory, format!("free{n}").as_bytes()).await.is_err());
+async fn names_that_are_free_have_their_directory_listed_once_when_it_is_small() {
+    for files in [999, 1001] {
+        let store = bucket();
+        (0..files).for_each(|n| drop(store.put(format!("d/known{n:04}").as_str(), "content")));
+        let names = names(&store);
+        let directory = ino(&names, "d").await;
+        lists(&store);
+        let start = Instant::now();
+        for n in 0..100 {
+            assert!(names.lookup(directory, format!("free{n}").as_bytes()).await.is_err());
+        }
+        sleep(RTT).await;
+        // Three names and a page; or that in vain, and each of the others.
+        let asked = if files < 1000 { 3 + 1 } else { 100 + 1 };
+        assert_eq!((lists(&store), start.elapsed()), (asked, RTT * (asked as u32 + 1)));
+        // What others make is seen when absence is not believed any more.
+        store.put("d/free7", "content");
+        sleep(Duration::from_secs(1)).await;
+        assert!(names.lookup(directory, b"free7").await.is_ok());
     }
-    sleep(RTT).await;
-    assert_eq!(lists(&store), 100);
 }

@@ -4,10 +4,11 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::Config;
-use windlass::store::memory::Memory;
+use windlass::store::memory::{Latency, Memory, Plan};
 use windlass::units::ByteSize;
 use windlass::writer::{self, Limits};
 
@@ -15,8 +16,9 @@ use support::model::{How, Pair, Step, steps};
 use support::real_world::RealWorld;
 use support::vfs_world::VfsWorld;
 
-fn agree(steps: &[Step]) {
-    let store = Memory::default();
+/// What is believed gets old between the steps of a slow store.
+fn agree_at(latency: Duration, steps: &[Step]) {
+    let store = Memory::new(Plan { first_byte: Latency::Fixed(latency), ..Plan::default() });
     store.set_least_part(1000);
     let staging = tempfile::tempdir().expect("a temporary directory can be made");
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
@@ -33,6 +35,10 @@ fn agree(steps: &[Step]) {
     assert_eq!(store.uploads(), [], "an upload was left behind");
 }
 
+fn agree(steps: &[Step]) {
+    agree_at(Duration::ZERO, steps);
+}
+
 /// Parts so small that files have many.
 fn small(staging: &std::path::Path) -> writer::Options {
     let limits = Limits { least_part: 1000, copied_part: 4000, ahead: 3000, kept: 2000, ..Limits::default() };
@@ -44,8 +50,8 @@ proptest! {
     #![proptest_config(Config { max_shrink_iters: 4000, failure_persistence: None, ..Config::default() })]
 
     #[test]
-    fn a_mount_does_what_a_directory_does(steps in steps(60, 20_000)) {
-        agree(&steps);
+    fn a_mount_does_what_a_directory_does(milliseconds in prop_oneof![Just(0), Just(20), Just(400)], steps in steps(60, 20_000)) {
+        agree_at(Duration::from_millis(milliseconds), &steps);
     }
 }
 

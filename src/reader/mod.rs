@@ -25,6 +25,7 @@ mod streams;
 mod strides;
 mod warm;
 mod window;
+mod written;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -53,6 +54,7 @@ use fetch::Fetcher;
 use gate::Gate;
 use object::{Limits, Object, Spare};
 use pace::Pace;
+use written::Written;
 
 /// Most GETs in flight when nobody chose: twice what ossfs 1 uses, enough for 10 GB/s at 90 MB/s a connection.
 const AUTO_CONCURRENCY: usize = 128;
@@ -131,6 +133,7 @@ struct Shared {
     pace: Mutex<Pace>,
     stamps: AtomicU64,
     handles: AtomicU64,
+    written: Written,
 }
 
 impl Reader {
@@ -179,6 +182,7 @@ impl Reader {
             pace: Mutex::new(Pace::new(Instant::now())),
             stamps: AtomicU64::new(0),
             handles: AtomicU64::new(0),
+            written: Written::default(),
         }))
     }
 

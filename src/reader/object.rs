@@ -15,7 +15,7 @@ use crate::budget::Lease;
 use crate::store::{ETag, Key, ObjectMeta};
 
 use super::disk::OnDisk;
-use super::extent::Extent;
+use super::extent::{Extent, Filling};
 use super::jumps::{Jumps, ReaderId};
 use super::pace::Link;
 use super::plan::{self, Reach};
@@ -67,7 +67,8 @@ struct State {
 #[derive(Debug)]
 struct Held {
     extent: Arc<Extent>,
-    fetch: AbortHandle,
+    /// None: it was not fetched.
+    fetch: Option<AbortHandle>,
     /// It was fetched for a window that is gone, and stays until memory is needed.
     stays: bool,
 }
@@ -150,6 +151,29 @@ impl Object {
         if let Some(lease) = fetches.memory(self.size as usize) {
             state.start(0..self.size, true, Some(lease), fetches);
         }
+    }
+
+    /// `content` is all of it. For one that was not open yet, and is left as one that was closed at `closed`.
+    pub fn hold(&self, content: &[u8], lease: Lease, closed: Instant) {
+        let extent = Arc::new(Extent::new(0..self.size, true));
+        let mut filling = Filling::new(&extent, lease);
+        filling.spare()[..content.len()].copy_from_slice(content);
+        filling.advance(content.len());
+        let mut state = self.state.lock();
+        state.closed = Some(closed);
+        state.extents.insert(0, Held { extent, fetch: None, stays: false });
+    }
+
+    /// Whether there are handles of it.
+    pub fn is_open(&self) -> bool {
+        self.state.lock().handles > 0
+    }
+
+    /// All of it in one extent.
+    pub fn whole(&self) -> Option<Arc<Extent>> {
+        let state = self.state.lock();
+        let extent = &state.extents.get(&0)?.extent;
+        (extent.range == (0..self.size) && extent.missing_bytes() == 0).then(|| Arc::clone(extent))
     }
 
     /// A handle was closed. With the last one everything goes but the pieces of random reads: who opens the object again
@@ -431,7 +455,7 @@ impl State {
     fn start(&mut self, range: Range<u64>, windowed: bool, lease: Option<Lease>, fetches: &impl Fetches) -> Arc<Extent> {
         let extent = Arc::new(Extent::new(range, windowed));
         let fetch = fetches.start(&extent, lease);
-        self.extents.insert(extent.range.start, Held { extent: Arc::clone(&extent), fetch, stays: false });
+        self.extents.insert(extent.range.start, Held { extent: Arc::clone(&extent), fetch: Some(fetch), stays: false });
         extent
     }
 
@@ -484,7 +508,9 @@ impl State {
             // A body that is nearly here is left to arrive: closing its connection would cost more than the rest.
             if held.extent.missing_bytes() > DRAIN_BYTES && held.extent.failure().is_none() {
                 cancelled += 1;
-                held.fetch.abort();
+                if let Some(fetch) = &held.fetch {
+                    fetch.abort();
+                }
                 held.extent.fail(ReadError::GivenUp);
             }
             self.extents.remove(&start);

@@ -60,15 +60,16 @@ impl Edits {
         match draft.content.commit(condition).await {
             Ok(None) => Ok(()),
             Ok(Some(meta)) => {
-                draft.on_commit(&meta);
-                self.names.drafts.note(draft);
                 self.names.own.on_commit(&meta.key, &meta.etag);
                 let mut facts = FileFacts::from(&meta);
                 if self.names.options.posix_attributes {
                     let own = self.names.own.get(key.as_bytes(), Some(&meta.etag));
                     facts = posix::with(facts, &own, &self.names.options);
                 }
+                // First: whoever lists the directory finds it there or among those that are new.
                 self.names.on_file(&meta.key, facts);
+                draft.on_commit(&meta);
+                self.names.drafts.note(draft);
                 self.files.on_commit(draft.ino, &meta.etag);
                 Ok(())
             }

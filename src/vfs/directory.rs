@@ -241,9 +241,11 @@ impl DirHandle {
         match &*source {
             Some(source) if offset > 0 => Some(source.clone()),
             _ => {
+                // First: what is committed in between is in the listing.
+                let new = self.names.drafts.new_in(&self.key);
                 let listing = self.names.cache.listing(self.key.as_bytes())?;
                 self.names.ahead.on_known(&self.key);
-                *self.tail.lock() = Tail::Names(self.names.drafts.new_in(&self.key));
+                *self.tail.lock() = Tail::Names(new);
                 Some(source.insert(Source::Cached(listing)).clone())
             }
         }

@@ -139,6 +139,11 @@ impl Files {
         self.write_down_all(ino);
     }
 
+    /// What was `from` is the version `to` of another key now.
+    pub(super) fn on_moved(&self, from: &ObjectMeta, to: &ObjectMeta) {
+        self.reader.on_moved(from, to);
+    }
+
     /// The kernel is about to be told of `handle`.
     pub fn on_told(&self, handle: HandleId, told: Told) {
         if !self.names.record.is_on() {

@@ -92,6 +92,7 @@ impl Edits {
         self.names.on_entries(&marker);
         self.names.on_removed(&path);
         self.names.on_entry_changed(&path);
+        self.keep_directory_of(&path).await;
         Ok(())
     }
 
@@ -200,6 +201,9 @@ impl Edits {
             // The marker is there: it is remembered, so that the next file removed needs not ask.
             let name = Key::from(directory.as_bytes().strip_suffix(b"/").unwrap_or_default());
             self.names.cache.learn_marker(&name, first.modified, Instant::now());
+        } else {
+            // Somebody else has put something there.
+            self.names.cache.forget_dir(directory.as_bytes());
         }
         Ok(false)
     }

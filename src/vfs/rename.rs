@@ -86,6 +86,7 @@ impl Edits {
         if let Some(ino) = self.names.known_inode(to) {
             self.files.on_rename(ino, &meta);
         }
+        self.files.on_moved(&source, &meta);
         self.names.on_entry_changed(from);
         self.names.on_entry_changed(to);
         self.keep_directory_of(from).await;

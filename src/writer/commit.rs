@@ -136,7 +136,10 @@ impl Inner {
             let _sending = self.shared.share.on_send();
             let _place = self.places.acquire().await;
             let _of_all = self.shared.places.acquire().await;
-            let result = self.shared.store.put(&request).await;
+            let result = self.shared.store.put(&request).await.map(|written| meta(&request.key, size, written));
+            if let Ok(meta) = &result {
+                self.shared.share.on_stored(meta, &request.body);
+            }
             // The slot's memory is its own again.
             drop(std::mem::take(&mut request.body));
             result
@@ -148,7 +151,7 @@ impl Inner {
             stream.on_sent(0, buffer, outcome, &self.shared.share);
         }
         self.changed.notify_waiters();
-        let meta = meta(&request.key, size, result?);
+        let meta = result?;
         stream.on_saved();
         state.on_saved(&meta, &request.headers);
         Ok(meta)

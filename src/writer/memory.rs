@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::kept::Kept;
 use crate::budget::{Budget, Lease, buffer_size};
 use crate::reader::Reader;
+use crate::store::ObjectMeta;
 use crate::sys::Window;
 
 /// Of the budget, for all writers together.
@@ -238,6 +239,13 @@ impl Share {
     pub fn take_room_from(&self, reader: &Reader) {
         // A second reader is none: there is one per mount.
         let _ = self.reader.set(reader.clone());
+    }
+
+    /// The store has taken `content` as `meta`.
+    pub fn on_stored(&self, meta: &ObjectMeta, content: &[u8]) {
+        if let Some(reader) = self.reader.get() {
+            reader.keep_written(meta, content);
+        }
     }
 
     fn buffer(self: &Arc<Self>, lease: Lease, len: usize, permits: Vec<OwnedSemaphorePermit>) -> Buffer {

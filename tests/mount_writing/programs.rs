@@ -230,12 +230,13 @@ fn vim() {
     let (server, vim) = (S3Server::start(), vim_here().expect("it was there a moment ago"));
     let text: String = (0..5000).map(|n| format!("line {n} of the text\n")).collect();
     let changed = text.replace("line 42 ", "LINE 42 ");
+    // Before anything is listed: what others add is seen within the time that absence is believed.
+    (0..3).for_each(|n| drop(server.put(&format!("text{n}"), text.clone())));
     let mount = start(&server);
     // (By itself it makes no backup of what is below /tmp.) No backup, one that is the renamed original, one that is a copy; each with a swap file beside the text, and fsync.
     let ways = [("nobackup nowritebackup", false), ("backup backupcopy=no", true), ("backup backupcopy=yes", true)];
     for (n, (way, has_backup)) in ways.into_iter().enumerate() {
         let name = format!("text{n}");
-        server.put(&name, text.clone());
         sh(
             mount.path(),
             &format!(

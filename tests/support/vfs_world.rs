@@ -43,8 +43,9 @@ impl VfsWorld {
         let deadline = std::time::Duration::from_secs(70);
         let reader = Reader::new(store.clone(), budget.clone(), metrics.clone(), reader::Options::default(), deadline);
         let names = Names::new(store.clone(), Options::default());
-        let files = Files::new(names.clone(), reader);
+        let files = Files::new(names.clone(), reader.clone());
         let writer = Writer::new(store.clone(), budget, metrics, writing, "model");
+        writer.take_room_from(&reader);
         let edits = Edits::new(names.clone(), files.clone(), store, writer);
         drop(_entered);
         // What was seen to change is told to nobody: there is no kernel that believes anything.

@@ -108,7 +108,9 @@ impl Inner {
             let _sending = self.shared.share.on_send();
             let _place = self.places.acquire().await;
             let _of_all = self.shared.places.acquire().await;
-            return Ok(self.shared.store.put(&request).await.map_err(WriteError::from)?);
+            let written = self.shared.store.put(&request).await.map_err(WriteError::from)?;
+            self.shared.share.on_stored(&meta(&request.key, whole.size, written.clone()), &request.body);
+            return Ok(written);
         }
         let cut = Cut {
             size: whole.size,
