@@ -1,7 +1,7 @@
 //! What it takes to go through names: a tree directory by directory as find does, an index name by name as git does, a large directory file
-//! by file as a training script does; and reading all files of the tree as tar does. Beside them what it takes when nothing can be foreseen: the
-//! tree with the last directory first, which is a LIST for each, one name, and files at random, which are a GET each. From a store that takes
-//! 20 ms for a request and tells how many there were. Needs /dev/fuse.
+//! by file as a training script does; reading all files of the tree as tar does; making and removing files as tar and rm do. Beside them what it
+//! takes when nothing can be foreseen: one name, and files at random, which are a GET each; and the same requests without a mount, one for
+//! each directory or name. From a store that takes 20 ms for a request and tells how many there were. Needs /dev/fuse.
 //!
 //! `cargo bench --bench trees`, three rounds. Under `cargo test` (as CI runs it) one short round.
 
@@ -17,9 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::{Request, Response, StatusCode};
+use hyper::http::request::Parts;
+use hyper::{Method, Request, Response, StatusCode};
+use parking_lot::RwLock;
 use percent_encoding::percent_decode_str;
 use windlass::store::memory::listing;
 use windlass::store::{Key, ListRequest};
@@ -42,11 +44,17 @@ fn main() {
     );
     let rounds = if is_short() { 1 } else { 3 };
     for round in 0..rounds {
-        println!("\n{:<44} {:>8} {:>8} {:>8} {:>10}", format!("round {}", round + 1), "s", "LISTs", "GETs", "ms a name");
+        println!("\n{:<46} {:>8} {:>8} {:>8} {:>8} {:>10}", format!("round {}", round + 1), "s", "LISTs", "GETs", "changes", "ms a name");
         for what in WHAT {
-            // A mount of its own for each: what was listed before would be known.
-            let mount = Mount::start(store.port, &[]);
-            store.tell(what.words, || (what.run)(&mount.path(), size));
+            match what.run {
+                // A mount of its own for each: what was listed before would be known.
+                How::Mounted(run) => {
+                    let mount = Mount::start(store.port, &[]);
+                    store.tell(what.words, || run(&mount.path(), size));
+                }
+                How::Alone(method, paths) => store.tell(what.words, || alone(store.port, &method, paths(size))),
+            }
+            store.restore(size);
         }
     }
 }
@@ -67,19 +75,30 @@ impl Size {
 
 struct What {
     words: &'static str,
-    /// Returns how many names it asked for.
-    run: fn(&Path, Size) -> usize,
+    run: How,
 }
 
-const WHAT: [What; 8] = [
-    What { words: "find", run: find },
-    What { words: "the same, the last directory first", run: find_backward },
-    What { words: "stat of every file of an index, in order", run: index },
-    What { words: "stat of a fifth of a large directory", run: manifest },
-    What { words: "stat of one file in it and the directory", run: one },
-    What { words: "tar of the tree", run: tar },
-    What { words: "cp -r of the large directory", run: copy },
-    What { words: "some files of the tree at random", run: some_files },
+#[derive(Clone)]
+enum How {
+    /// Returns how many names it asked for.
+    Mounted(fn(&Path, Size) -> usize),
+    /// Requests one after another, without a mount.
+    Alone(Method, fn(Size) -> Vec<String>),
+}
+
+const WHAT: [What; 12] = [
+    What { words: "find", run: How::Mounted(find) },
+    What { words: "the same, the last directory first", run: How::Mounted(find_backward) },
+    What { words: "a LIST for each directory, without a mount", run: How::Alone(Method::GET, directories) },
+    What { words: "stat of every file of an index, in order", run: How::Mounted(index) },
+    What { words: "stat of a fifth of a large directory", run: How::Mounted(manifest) },
+    What { words: "stat of one file in it and the directory", run: How::Mounted(one) },
+    What { words: "tar of the tree", run: How::Mounted(tar) },
+    What { words: "cp -r of the large directory", run: How::Mounted(copy) },
+    What { words: "some files of the tree at random", run: How::Mounted(some_files) },
+    What { words: "directories of files are made", run: How::Mounted(make) },
+    What { words: "a part of the tree is removed", run: How::Mounted(remove) },
+    What { words: "as many names by PUT, without a mount", run: How::Alone(Method::PUT, made) },
 ];
 
 fn find(mount: &Path, size: Size) -> usize {
@@ -142,6 +161,51 @@ fn some_files(mount: &Path, size: Size) -> usize {
     (0..all.len().min(256)).map(|n| read(&mount.join(&all[n * 7919 % all.len()]))).sum()
 }
 
+/// As tar does.
+fn make(mount: &Path, size: Size) -> usize {
+    let names = made(size);
+    for name in &names {
+        let path = mount.join(name);
+        let made = if name.ends_with('/') { fs::create_dir(&path) } else { fs::write(&path, b"x") };
+        made.unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+    names.len()
+}
+
+/// Each directory before what is in it.
+fn made(size: Size) -> Vec<String> {
+    let files = |d: usize| (0..size.files).map(move |f| format!("new/d{d:02}/f{f}"));
+    let below = (0..size.wide).flat_map(|d| std::iter::once(format!("new/d{d:02}/")).chain(files(d)));
+    std::iter::once("new/".to_owned()).chain(below).collect()
+}
+
+/// As rm -r does.
+fn remove(mount: &Path, size: Size) -> usize {
+    fs::remove_dir_all(mount.join("tree/d00")).expect("it can be removed");
+    1 + size.wide * (1 + size.files)
+}
+
+/// How the directories of the tree are listed.
+fn directories(size: Size) -> Vec<String> {
+    let below = (0..size.wide).flat_map(|a| (0..size.wide).map(move |b| format!("d{a:02}/e{b:02}/")));
+    let above = (0..size.wide).map(|a| format!("d{a:02}/"));
+    let all = std::iter::once(String::new()).chain(above).chain(below);
+    all.map(|directory| format!("?list-type=2&delimiter=/&prefix=tree/{directory}")).collect()
+}
+
+fn alone(port: u16, method: &Method, paths: Vec<String>) -> usize {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+    runtime.block_on(async {
+        let client = reqwest::Client::new();
+        for path in &paths {
+            let request = client.request(method.clone(), format!("http://127.0.0.1:{port}/bench/{path}")).body("x");
+            let answer = request.send().await.and_then(reqwest::Response::error_for_status).expect("it is answered");
+            answer.bytes().await.expect("it is sent");
+        }
+    });
+    paths.len()
+}
+
 /// One file.
 fn read(path: &Path) -> usize {
     fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())).len()
@@ -179,6 +243,7 @@ impl Size {
 /// A store of objects of one byte that takes its time.
 struct Store {
     port: u16,
+    keys: Arc<RwLock<BTreeMap<Key, ()>>>,
     requests: Arc<Requests>,
 }
 
@@ -186,42 +251,72 @@ struct Store {
 struct Requests {
     lists: AtomicUsize,
     gets: AtomicUsize,
+    /// PUTs and DELETEs.
+    changes: AtomicUsize,
 }
 
 impl Requests {
-    fn count(&self) -> (usize, usize) {
-        (self.lists.load(Ordering::Relaxed), self.gets.load(Ordering::Relaxed))
+    fn count(&self) -> [usize; 3] {
+        [&self.lists, &self.gets, &self.changes].map(|count| count.load(Ordering::Relaxed))
     }
 }
 
 impl Store {
     fn start(size: Size) -> Self {
-        let keys: BTreeMap<Key, ()> = size.index().chain(size.manifest()).map(|name| (Key::from(name), ())).collect();
-        let (keys, requests) = (Arc::new(keys), Arc::<Requests>::default());
-        let count = Arc::clone(&requests);
+        let (keys, requests) = (Arc::<RwLock<_>>::default(), Arc::<Requests>::default());
+        let shared = (Arc::clone(&keys), Arc::clone(&requests));
         let port = serve(move |request: Request<Incoming>| {
-            let (keys, count) = (Arc::clone(&keys), Arc::clone(&count));
+            let (keys, count) = (Arc::clone(&shared.0), Arc::clone(&shared.1));
             async move {
+                let (parts, body) = request.into_parts();
+                body.collect().await?;
                 tokio::time::sleep(size.latency).await;
-                if request.uri().path().trim_matches('/') != "bench" {
-                    count.gets.fetch_add(1, Ordering::Relaxed);
-                    let begin = Response::builder().header("etag", ETAG).header("last-modified", DATE).status(StatusCode::PARTIAL_CONTENT);
-                    return Ok(begin.header("content-range", "bytes 0-0/1").body(Full::from("x")).expect("its parts are valid"));
-                }
-                count.lists.fetch_add(1, Ordering::Relaxed);
-                Ok(Response::new(Full::new(Bytes::from(list(&keys, request.uri().query().unwrap_or_default())))))
+                Ok(answer(&parts, &keys, &count))
             }
         });
-        Self { port, requests }
+        let store = Self { port, keys, requests };
+        store.restore(size);
+        store
+    }
+
+    /// What is there at the beginning.
+    fn restore(&self, size: Size) {
+        *self.keys.write() = size.index().chain(size.manifest()).map(|name| (Key::from(name), ())).collect();
     }
 
     fn tell(&self, what: &str, run: impl FnOnce() -> usize) {
         let (before, began) = (self.requests.count(), Instant::now());
         let names = run();
         let (seconds, after) = (began.elapsed().as_secs_f64(), self.requests.count());
-        let (lists, gets) = (after.0 - before.0, after.1 - before.1);
-        println!("{what:<44} {seconds:>8.2} {lists:>8} {gets:>8} {:>10.3}", seconds * 1e3 / names as f64);
+        let [lists, gets, changes] = [0, 1, 2].map(|n| after[n] - before[n]);
+        println!("{what:<46} {seconds:>8.2} {lists:>8} {gets:>8} {changes:>8} {:>10.3}", seconds * 1e3 / names as f64);
     }
+}
+
+fn answer(request: &Parts, keys: &RwLock<BTreeMap<Key, ()>>, count: &Requests) -> Response<Full<Bytes>> {
+    let key = request.uri.path().trim_start_matches("/bench").trim_start_matches('/');
+    let begin = Response::builder().header("etag", ETAG).header("last-modified", DATE);
+    let answer = match request.method {
+        Method::GET if key.is_empty() => {
+            count.lists.fetch_add(1, Ordering::Relaxed);
+            return Response::new(Full::from(list(&keys.read(), request.uri.query().unwrap_or_default())));
+        }
+        Method::GET => {
+            count.gets.fetch_add(1, Ordering::Relaxed);
+            begin.status(StatusCode::PARTIAL_CONTENT).header("content-range", "bytes 0-0/1").body(Full::from("x"))
+        }
+        Method::PUT => {
+            count.changes.fetch_add(1, Ordering::Relaxed);
+            keys.write().insert(Key::from(key), ());
+            begin.body(Full::default())
+        }
+        _ => {
+            count.changes.fetch_add(1, Ordering::Relaxed);
+            keys.write().remove(&Key::from(key));
+            begin.status(StatusCode::NO_CONTENT).body(Full::default())
+        }
+    };
+    answer.expect("its parts are valid")
 }
 
 /// A page of ListObjectsV2.

@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures::future::join_all;
 use proptest::prelude::*;
 use tokio::time::{Instant, sleep};
-use windlass::store::{Key, Op};
 use windlass::store::memory::{Latency, Memory, Plan};
+use windlass::store::{Key, Op};
 use windlass::vfs::{Access, Caller, Edits, Error, Files, Inode, Names};
 use windlass::writer;
 

@@ -31,7 +31,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -188,15 +188,20 @@ impl Reader {
 
     /// Opens one version of an object. A small one (up to a chunk) is asked for at once.
     pub fn open(&self, meta: &ObjectMeta) -> ObjectHandle {
-        let handle = self.open_quietly(meta);
-        if handle.size() <= self.0.options.chunk_size.as_u64() {
-            handle.object.fetch_whole(&Fetcher { shared: &self.0, object: &handle.object });
-        }
+        let handle = self.handle(meta);
+        handle.fetch_small();
         handle
     }
 
-    /// Opens one version of an object of which nothing may be read: nothing is asked for yet.
+    /// Opens one version of an object of which perhaps nothing will be read: a small one is asked for with the first read.
     pub fn open_quietly(&self, meta: &ObjectMeta) -> ObjectHandle {
+        let handle = self.handle(meta);
+        handle.is_quiet.store(true, Ordering::Relaxed);
+        handle
+    }
+
+    /// Opens one version of an object and asks for nothing yet.
+    fn handle(&self, meta: &ObjectMeta) -> ObjectHandle {
         let shared = &self.0;
         let key = (meta.key.clone(), meta.etag.clone());
         let object = {
@@ -206,7 +211,7 @@ impl Reader {
             Arc::clone(object)
         };
         let id = shared.handles.fetch_add(1, Ordering::Relaxed) + 1;
-        ObjectHandle { id, object, shared: Arc::clone(shared) }
+        ObjectHandle { id, object, shared: Arc::clone(shared), is_quiet: AtomicBool::new(false) }
     }
 
     /// Returns when all that was read for a disk is on it, or was left out.
@@ -341,9 +346,18 @@ pub struct ObjectHandle {
     id: u64,
     object: Arc<Object>,
     shared: Arc<Shared>,
+    /// Nothing was asked for when it was opened.
+    is_quiet: AtomicBool,
 }
 
 impl ObjectHandle {
+    /// Has all of a small object asked for, up to a chunk.
+    fn fetch_small(&self) {
+        if self.size() <= self.shared.options.chunk_size.as_u64() {
+            self.object.fetch_whole(&Fetcher { shared: &self.shared, object: &self.object });
+        }
+    }
+
     /// The length of the object.
     pub fn size(&self) -> u64 {
         self.object.size
@@ -376,6 +390,9 @@ impl ObjectHandle {
         let (shared, object, began) = (&self.shared, &self.object, Instant::now());
         if read.is_empty() {
             return Pending { read, extents: Vec::new(), began, waits_since: None, shared: Arc::clone(shared), object: Arc::clone(object) };
+        }
+        if self.is_quiet.load(Ordering::Relaxed) && self.is_quiet.swap(false, Ordering::Relaxed) {
+            self.fetch_small();
         }
         let who = ReaderId { handle: self.id, thread };
         let (planned, cancelled) = object.on_read(who, &read, began, &shared.limits(began), &shared.options(), &Fetcher { shared, object });

@@ -46,7 +46,7 @@ impl Reader {
         if meta.etag.as_str().is_empty() {
             return Err(WarmError::NoEtag);
         }
-        let handle = self.open_quietly(meta);
+        let handle = self.handle(meta);
         let disk = handle.object.disk.clone().ok_or(WarmError::Direct)?;
         // Before the first read: what is fetched ahead comes to the disk by itself.
         let brought_bytes = len(&disk.missing(0..meta.size).await);

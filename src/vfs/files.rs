@@ -176,8 +176,15 @@ impl Files {
         for (handle, row) in self.names.record.files() {
             let (state, _) = self.versions.on_version(row.ino, &row.meta);
             state.returned.store(true, Ordering::SeqCst);
-            let version = Version { object: Arc::new(self.reader.open_quietly(&row.meta)), state, modified: row.meta.modified, has_returned: true };
-            let file = OpenFile { ino: row.ino, direct: row.direct, version: Mutex::new(version), was_read: false, told: OnceLock::from(row.told) };
+            let version =
+                Version { object: Arc::new(self.reader.open_quietly(&row.meta)), state, modified: row.meta.modified, has_returned: true };
+            let file = OpenFile {
+                ino: row.ino,
+                direct: row.direct,
+                version: Mutex::new(version),
+                was_read: false,
+                told: OnceLock::from(row.told),
+            };
             self.open.write().insert(handle, Arc::new(file));
             self.next.fetch_max(handle.0 + 1, Ordering::Relaxed);
         }
@@ -244,7 +251,13 @@ impl Files {
         if let Some(file) = file.filter(|file| file.was_read) {
             let step = {
                 let version = file.version.lock();
-                if version.object.size() == 0 { 0 } else if version.has_returned { 1 } else { -1 }
+                if version.object.size() == 0 {
+                    0
+                } else if version.has_returned {
+                    1
+                } else {
+                    -1
+                }
             };
             let known = self.pages_gone.load(Ordering::Relaxed);
             // One that is lost between the two is one of many.

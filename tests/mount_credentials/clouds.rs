@@ -68,12 +68,14 @@ impl Cloud {
 
     /// A mount that has no credentials yet.
     pub fn daemon(&self) -> Daemon<'static> {
-        match self {
+        let daemon = match self {
             Self::S3(server, _) => Daemon::of(&format!("s3://{BUCKET}"), &server.endpoint()),
             Self::Oss(server, ..) => {
                 Daemon::of(&format!("oss://{BUCKET}"), &format!("http://{}", server.address)).arg("--chunk-size", "1MiB")
             }
-        }
+        };
+        // So that each name which is not there is a request, as the readers count on.
+        daemon.arg("--negative-ttl", "0s")
     }
 
     /// Key and whether it was let in, of each request so far that has an answer.

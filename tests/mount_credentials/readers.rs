@@ -42,7 +42,7 @@ impl Readers {
                     let read = file.and_then(|file| file.read_exact_at(&mut piece, offset));
                     read.unwrap_or_else(|error| panic!("reader {reader} at {offset}: {error}"));
                     assert!(content.matches(offset, &piece), "reader {reader} at {offset}: other bytes");
-                    // The bytes of a small object may still be there; a name that nobody asked for is not.
+                    // The bytes of a small object may still be there; a name that is not there is asked for each time.
                     let absent = path.with_file_name(format!("absent-{reader}-{n}"));
                     let found = std::fs::metadata(&absent).expect_err("there is no such object");
                     assert_eq!(found.kind(), ErrorKind::NotFound, "reader {reader}: {found}");

@@ -148,15 +148,29 @@ fn small_files_are_one_get_each() {
     let mount = Daemon::new(&server).arg("--stat-cache-ttl", "3600s").start();
     assert_eq!(names_in(&mount.join("d")).len(), FILES);
     server.reset_log();
-    for (i, content) in contents.into_iter().enumerate() {
-        let bytes = fs::read(mount.join(format!("d/{i}"))).expect("it is there");
-        assert_eq!(bytes.len() as u64, size_of_file(i));
-        assert!(content.matches(0, &bytes));
-    }
+    let read = || {
+        for (i, content) in contents.iter().enumerate() {
+            let bytes = fs::read(mount.join(format!("d/{i}"))).expect("it is there");
+            assert_eq!(bytes.len() as u64, size_of_file(i));
+            assert!(content.matches(0, &bytes));
+        }
+    };
+    read();
     let requests = server.requests();
     let keys: BTreeSet<&str> = requests.iter().filter(|r| r.kind == Kind::Get && r.if_match.is_some()).map(|r| r.key.as_str()).collect();
     // There is nothing to get of the empty one.
     assert_eq!((requests.len(), keys.len()), (FILES - 1, FILES - 1));
+    // The kernel has them, and nobody fetches ahead of it.
+    server.reset_log();
+    read();
+    assert_eq!(server.requests().len(), 0);
+    // What it has no more is one GET again.
+    for i in 0..FILES {
+        let file = fs::File::open(mount.join(format!("d/{i}"))).expect("it is there");
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("it is a file");
+    }
+    read();
+    assert_eq!(server.requests().len(), FILES - 1);
 }
 
 /// One is empty, most are small, a few are larger than a request of the kernel.

@@ -61,6 +61,17 @@ fn small() {
     server.reset_log();
     assert_eq!(fs::metadata(mount.join("small.json")).expect("it is there").len(), 2);
     assert_eq!(server.requests().len(), 0);
+    // Read back once from memory, and then from the kernel's pages.
+    for _ in 0..2 {
+        assert_eq!(fs::read(mount.join("small.json")).expect("it is there"), b"{}");
+    }
+    assert_eq!(server.requests().len(), 0);
+    // Also after it got its name, as git and pip do it.
+    fs::write(mount.join("temporary"), b"content").expect("it is written");
+    fs::rename(mount.join("temporary"), mount.join("final")).expect("it can be renamed");
+    server.reset_log();
+    assert_eq!(fs::read(mount.join("final")).expect("it is there"), b"content");
+    assert_eq!(server.requests().len(), 0);
 }
 
 fn large() {

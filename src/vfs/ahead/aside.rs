@@ -23,6 +23,9 @@ const LATELY: usize = 16;
 
 const IN_VAIN: u32 = 4;
 
+/// Directories that pages told of and nobody has used, before there are more pages.
+const UNUSED: usize = 4096;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Aside {
@@ -142,7 +145,7 @@ impl Top {
         self.lately.push_back(directory.clone());
         self.alone += 1;
         let Next::At(token) = &self.next else { return None };
-        if self.alone < BELIEVED || self.pages >= IN_VAIN + self.spared {
+        if self.alone < BELIEVED || self.pages >= IN_VAIN + self.spared || self.told.len() > UNUSED {
             return None;
         }
         let (token, after) = (token.clone(), before(&self.key));
@@ -223,6 +226,13 @@ mod tests {
         // A page has two of 50,000.
         let (alone, pages) = go(&mut Store::new(50_000, 8, 16), (0..300).map(|i| i * 7919 % 50_000));
         assert_eq!((alone, pages), (300, IN_VAIN));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_do_not_run_away_from_who_uses_them() {
+        // Each page has a thousand of 20,000.
+        let (alone, pages) = go(&mut Store::new(20_000, 1, 1000), (0..1000).map(|i| i * 7919 % 20_000));
+        assert!(alone > 700 && pages <= 6, "{alone} {pages}");
     }
 
     #[tokio::test(start_paused = true)]
