@@ -70,6 +70,11 @@ fn two_processes_keep_the_bound_together_and_read_nothing_wrong() {
                 let (spill, quiet) = (&spills[number % 2], &quiet);
                 scope.spawn(move || {
                     let mut random = StdRng::seed_from_u64(number as u64);
+                    // What is read of the others' is left to chance.
+                    let (own, working) = (format!("own-{number}"), quiet.read());
+                    let it = object(spill, &own, 100_000);
+                    assert_eq!((fill(&it, &own, 0..100_000), check(&it, &own, 0..100_000)), (100_000, 100_000));
+                    drop(working);
                     for _ in 0..100 {
                         let _working = quiet.read();
                         anything(spill, &mut random);
