@@ -26,7 +26,8 @@ use super::telling::{Changes, Telling};
 use super::versions::{Before, VersionState, Versions};
 use super::{Error, Inode, Names, Result};
 
-/// So many files in a row are lately.
+/// So many more files that had to be read again than were found in the kernel's pages are enough to believe that it has lost most, and as many
+/// of the others that it has not: pages go one by one, too.
 const PAGES_GONE: i32 = 8;
 
 /// Names an open file towards the kernel.
@@ -335,7 +336,7 @@ impl Files {
     /// Whether who opens `file` will probably find it in the kernel's pages.
     fn is_in_pages(&self, file: &ObjectMeta) -> bool {
         let ino = self.names.inodes.lock().number(&file.key);
-        self.versions.was_read(ino, &file.etag) && self.pages_gone.load(Ordering::Relaxed) <= 0
+        self.versions.was_read(ino, &file.etag) && self.pages_gone.load(Ordering::Relaxed) < PAGES_GONE / 2
     }
 
     fn believed_size(&self, ino: Inode) -> Option<u64> {

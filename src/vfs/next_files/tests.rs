@@ -109,6 +109,44 @@ async fn what_nobody_opens_is_given_back() {
     assert_eq!(mount.budget.leased_bytes(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_the_kernel_has_is_fetched_neither_at_open_nor_ahead() {
+    let mount = listed().await;
+    let gets = || {
+        let gets = mount.store.count(Op::Get);
+        mount.store.reset_log();
+        gets
+    };
+    for n in 0..FILES {
+        mount.read(n).await;
+    }
+    assert_eq!(gets(), FILES);
+    for n in 0..FILES {
+        let opened = mount.files.try_open(mount.inodes[n], false).unwrap().unwrap();
+        assert!(opened.keep_pages);
+        mount.files.release(opened.handle);
+        tokio::time::sleep(LATENCY).await;
+    }
+    assert_eq!(gets(), 0);
+    // One in ten has lost a page: it alone is fetched.
+    for n in 0..FILES {
+        if n % 10 == 0 {
+            mount.read(n).await;
+        } else {
+            let opened = mount.files.try_open(mount.inodes[n], false).unwrap().unwrap();
+            mount.files.release(opened.handle);
+        }
+    }
+    assert_eq!(gets(), FILES / 10);
+    // The kernel has lost them all: after a few of them the others are fetched ahead again.
+    let started = Instant::now();
+    for n in 0..FILES {
+        mount.read(n).await;
+    }
+    assert_eq!(gets(), FILES);
+    assert!(started.elapsed() < 40 * LATENCY, "{:?}", started.elapsed());
+}
+
 /// Files of a tree, `wide` directories in each of `wide`.
 fn tree(wide: usize, files: usize) -> impl Iterator<Item = String> {
     let directories = (0..wide).flat_map(move |a| (0..wide).map(move |b| (a, b)));
