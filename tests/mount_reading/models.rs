@@ -92,7 +92,8 @@ else:
 "#;
 
 fn mount(server: &S3Server) -> Mount {
-    let mount = Daemon::new(server).start();
+    // What is counted is what the window asks for: a late answer would be asked for twice.
+    let mount = Daemon::new(server).flag("--hedge=false").start();
     server.reset_log();
     mount
 }

@@ -145,7 +145,7 @@ fn small_files_are_one_get_each() {
     const FILES: usize = 300;
     let server = S3Server::start();
     let contents: Vec<Synthetic> = (0..FILES).map(|i| server.put_synthetic(&format!("d/{i}"), size_of_file(i))).collect();
-    let mount = Daemon::new(&server).arg("--stat-cache-ttl", "3600s").start();
+    let mount = Daemon::new(&server).arg("--stat-cache-ttl", "3600s").flag("--hedge=false").start();
     assert_eq!(names_in(&mount.join("d")).len(), FILES);
     server.reset_log();
     let read = || {

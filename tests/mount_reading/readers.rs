@@ -30,7 +30,7 @@ fn four_readers(descriptors: usize, read: fn(&[Part<'_>; 4], Synthetic)) {
     for through in BOTH {
         let server = S3Server::start();
         let content = server.put_synthetic("shared", 4 * QUARTER);
-        let mount = Daemon::new(&server).arg("--chunk-size", "4MiB").arg("--prefetch-chunks", "8").start();
+        let mount = Daemon::new(&server).arg("--chunk-size", "4MiB").arg("--prefetch-chunks", "8").flag("--hedge=false").start();
         server.reset_log();
         let files: Vec<File> = (0..descriptors).map(|_| open(&mount.join("shared"), through)).collect();
         let parts = [0, 1, 2, 3].map(|i| (&files[i % descriptors], i as u64 * QUARTER..(i as u64 + 1) * QUARTER));
