@@ -14,7 +14,7 @@ use super::{KEPT, Reader};
 use crate::store::{ETag, Key, ObjectMeta};
 
 /// Larger files are read from the store: copying them would be felt by who writes them.
-pub(crate) const MOST_BYTES: usize = 64 << 10;
+const MOST_BYTES: usize = 64 << 10;
 
 /// Of the budget, for all of them.
 const SHARE_OF_BUDGET: usize = 32;
@@ -76,11 +76,13 @@ impl Reader {
 
     /// What was written as `from` is the version `to` of another key now.
     pub fn on_moved(&self, from: &ObjectMeta, to: &ObjectMeta) {
-        let object = self.0.objects.lock().remove(&(from.key.clone(), from.etag.clone()));
-        let Some(object) = object else { return };
-        if object.is_open() {
-            self.0.objects.lock().entry((from.key.clone(), from.etag.clone())).or_insert(object);
-        } else if let Some(whole) = object.whole()
+        let key = (from.key.clone(), from.etag.clone());
+        let object = {
+            let mut objects = self.0.objects.lock();
+            // The map is locked: nobody opens it meanwhile.
+            if objects.get(&key).is_some_and(|object| object.is_open()) { None } else { objects.remove(&key) }
+        };
+        if let Some(whole) = object.and_then(|object| object.whole())
             && let Some(content) = whole.bytes(&(0..whole.len()))
         {
             self.keep_written(to, content);

@@ -66,15 +66,17 @@ impl Names {
 
     /// All entries of `directory` (which ends in `/`) changed.
     pub(super) fn on_entries(&self, directory: &Key) {
-        self.walks.lock().remove(directory);
-        self.cache.on_change(directory, Change::Unknown);
+        self.on_change(directory, Change::Unknown);
     }
 
     /// `path` changed in the directory that holds it.
     fn on_entry(&self, path: &Key, change: Change) {
-        let directory = directory_of(path);
-        self.walks.lock().remove(&directory);
-        self.cache.on_change(&directory, change);
+        self.on_change(&directory_of(path), change);
+    }
+
+    fn on_change(&self, directory: &Key, change: Change) {
+        self.walks.lock().remove(directory);
+        self.cache.on_change(directory, change);
     }
 
     /// The inode of `path`, if the kernel knows it.
