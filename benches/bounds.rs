@@ -193,7 +193,7 @@ fn put(port: u16, bytes: usize) {
         let upload = Arc::new(store.create_upload(&Key::from("raw"), &Headers::default()).await.expect("the sink takes it"));
         let send = |n: usize| {
             let (store, upload, part) = (Arc::clone(&store), Arc::clone(&upload), parts[n % AT_ONCE].clone());
-            tokio::spawn(async move { store.upload_part(&upload, u32::try_from(n + 1).expect("few parts"), part).await })
+            tokio::spawn(async move { store.upload_part(&upload, u32::try_from(n + 1).expect("few parts"), part.into()).await })
         };
         let sent: Vec<_> = stream::iter(0..bytes / PART).map(send).buffered(AT_ONCE).try_collect().await.expect("none panics");
         let sent: Vec<_> = sent.into_iter().collect::<Result<_, _>>().expect("the sink takes it");

@@ -161,6 +161,57 @@ async fn a_large_file_leaves_while_it_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_writer_ahead_of_the_network_has_two_parts_more_than_are_sent_at_once_and_is_no_slower() {
+    let sim = large(cloud());
+    let content = sim.create("large");
+    let (start, size, block) = (Instant::now(), 64 * PART, 1 << 20);
+    let mut ahead = 0;
+    while content.try_write(ahead, &bytes(1, ahead, block), || {}).is_some() {
+        ahead += block as u64;
+    }
+    assert_eq!((ahead, sim.budget.leased_bytes() as u64), (18 * PART, 18 * PART));
+    stream(&content, 1, ahead..size, block).await;
+    content.commit(Condition::Any).await.unwrap();
+    let part = FIRST_BYTE.as_secs_f64() + PART as f64 / PER_CONNECTION as f64;
+    let optimum = Duration::from_secs_f64(64.0 / 16.0 * part) + 2 * FIRST_BYTE;
+    assert!(start.elapsed() <= optimum + Duration::from_millis(10), "{:?} is more than {optimum:?}", start.elapsed());
+    // With what is kept of sent parts in case it is wanted again.
+    assert!(sim.budget.usage().peak_bytes as u64 <= 19 * PART + 64 * MIB, "{} bytes held", sim.budget.usage().peak_bytes);
+    assert!(sim.stored("large") == bytes(1, 0, size as usize));
+    drop(content);
+    sim.assert_clean().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_received_is_sent_from_where_it_lies() {
+    // The first part is a copy; of the others each block of pages is in the landing that it came in. With blocks that do not fit parts.
+    for (block, landed) in [(1 << 20, 16 * MIB), ((1 << 20) - 4096, 18 * MIB)] {
+        let sim = large(cloud());
+        let content = sim.create("large");
+        let mut landing = sim.writer.landing().unwrap();
+        let (mut at, size) = (0, 3 * PART);
+        while at < size {
+            if landing.room() < 1 << 20 {
+                landing = sim.writer.landing().unwrap();
+            }
+            let data = bytes(1, at, block.min((size - at) as usize));
+            landing.spare()[..data.len()].copy_from_slice(&data);
+            landing.on_received(data.len());
+            content.try_write_received(at, &mut landing, || {}).expect("there is memory").unwrap();
+            at += data.len() as u64;
+        }
+        drop(landing);
+        assert_eq!(sim.budget.leased_bytes() as u64, PART + landed);
+        assert!(content.read(PART - 10, 1 << 20).await.unwrap() == bytes(1, PART - 10, 1 << 20));
+        content.commit(Condition::Any).await.unwrap();
+        assert!(sim.stored("large") == bytes(1, 0, size as usize));
+        drop(content);
+        sim.assert_clean().await;
+        assert_eq!(sim.budget.leased_bytes(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_file_of_one_part_is_still_one_put() {
     let sim = large(Plan::default());
     for (key, size, puts) in [("whole", PART, 1), ("more", PART + 1, 0)] {

@@ -1,6 +1,9 @@
 //! Random changes of one content against a vector of bytes: what is read, and what the store has after each commit. Parts, memory
 //! and what is kept of it are so small that every way through the writer is taken.
 
+#[path = "support/receiving.rs"]
+mod receiving;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,7 +13,7 @@ use windlass::metrics::Metrics;
 use windlass::store::memory::{Memory, Synthetic};
 use windlass::store::{Condition, Headers, Key, LARGEST_COPY};
 use windlass::units::ByteSize;
-use windlass::writer::{Allocate, Limits, Options, Writer, staging};
+use windlass::writer::{Allocate, Content, Limits, Options, Writer, staging};
 
 #[derive(Clone, Debug)]
 enum Change {
@@ -82,13 +85,13 @@ impl Model {
 }
 
 fn options(largest_copy: u64, disk: &std::path::Path) -> Options {
-    let limits = Limits { least_part: 1000, copied_part: 3000, ahead: 3000, kept: 2000, largest_copy, ..Limits::default() };
+    let limits = Limits { least_part: 1000, copied_part: 3000, ahead: 3000, kept: 2000, received: 20, largest_copy, ..Limits::default() };
     let staging = staging::Options { dir: Some(disk.to_owned()), ..staging::Options::default() };
     Options { part_size: ByteSize::bytes(1000), concurrency: 3, limits, staging, ..Options::default() }
 }
 
 /// The bucket moves what is there, as a rename does, and the content hears of it.
-async fn rename(store: &Memory, content: &windlass::writer::Content, model: &mut Model, to: u8) {
+async fn rename(store: &Memory, content: &Content, model: &mut Model, to: u8) {
     let old = model.key();
     model.key = to;
     let new = model.key();
@@ -110,11 +113,11 @@ async fn rename(store: &Memory, content: &windlass::writer::Content, model: &mut
     }
 }
 
-async fn run(existing: Option<usize>, changes: Vec<Change>, largest_copy: u64, check: impl Fn(&str, &[u8], &[u8])) {
+async fn run(existing: Option<usize>, changes: Vec<Change>, largest_copy: u64, landings: bool, check: impl Fn(&str, &[u8], &[u8])) {
     let disk = tempfile::tempdir().unwrap();
     let store = Arc::new(Memory::default());
     store.set_least_part(1000);
-    let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::kib(640)) });
+    let budget = Budget::new(&budget::Options { memory_limit: Some(if landings { ByteSize::mib(64) } else { ByteSize::kib(640) }) });
     let writer = Writer::new(store.clone(), budget.clone(), Arc::new(Metrics::default()), options(largest_copy, disk.path()), "model");
     let mut model = Model::default();
     let content = match existing {
@@ -135,17 +138,12 @@ async fn run(existing: Option<usize>, changes: Vec<Change>, largest_copy: u64, c
         };
         match change {
             Change::Append(len) => {
-                let (at, data) = (content.size(), data(content.size(), len));
-                let mut told = false;
-                match content.try_write(at, &data, || told = true) {
-                    Some(done) => done.unwrap(),
-                    None if told => panic!("who wrote was told that it is done"),
-                    None => content.write(at, &data).await.unwrap(),
-                }
-                model.write(at, &data);
+                let at = content.size();
+                receiving::write(&content, at, &data(at, len), writer.landing()).await;
+                model.write(at, &data(at, len));
             }
             Change::Write(at, len) => {
-                content.write(at, &data(at, len)).await.unwrap();
+                receiving::write(&content, at, &data(at, len), writer.landing()).await;
                 model.write(at, &data(at, len));
             }
             Change::Read(at, len) => {
@@ -209,9 +207,10 @@ proptest! {
         existing in proptest::option::of(0usize..10_000),
         changes in proptest::collection::vec(change(), 1..25),
         largest_copy in prop_oneof![Just(LARGEST_COPY), Just(2000)],
+        landings in any::<bool>(),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
-        runtime.block_on(run(existing, changes, largest_copy, same));
+        runtime.block_on(run(existing, changes, largest_copy, landings, same));
     }
 }
 
@@ -220,5 +219,5 @@ proptest! {
 async fn an_early_commit_is_told_of_where_it_was_moved_to() {
     let appends = [1, 1184, 2985, 1141, 1690].map(Change::Append);
     let changes = appends.into_iter().chain([Change::Write(6000, 1), Change::Read(0, 1001), Change::Rename(1)]).collect();
-    run(None, changes, LARGEST_COPY, same).await;
+    run(None, changes, LARGEST_COPY, false, same).await;
 }

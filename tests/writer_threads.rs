@@ -1,6 +1,9 @@
 //! One content in the hands of many threads, as the kernel gives it: whatever they do at the same time, nothing hangs or breaks,
 //! and the bytes that only one of them writes are there.
 
+#[path = "support/receiving.rs"]
+mod receiving;
+
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
@@ -15,26 +18,22 @@ use windlass::writer::{Allocate, Content, Limits, Options, Writer, staging};
 const THREADS: u64 = 4;
 const ROUNDS: usize = 300;
 
-fn sim(disk: &std::path::Path) -> (Arc<Memory>, Arc<Budget>, Writer) {
+fn sim(disk: &std::path::Path, memory: ByteSize) -> (Arc<Memory>, Arc<Budget>, Writer) {
     let store = Arc::new(Memory::default());
     store.set_least_part(1000);
-    let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::mib(1)) });
-    let limits = Limits { least_part: 1000, copied_part: 4000, ahead: 3000, kept: 2000, ..Limits::default() };
+    let budget = Budget::new(&budget::Options { memory_limit: Some(memory) });
+    let limits = Limits { least_part: 1000, copied_part: 4000, ahead: 3000, kept: 2000, received: 20, ..Limits::default() };
     let staging = staging::Options { dir: Some(disk.to_owned()), ..staging::Options::default() };
     let options = Options { part_size: ByteSize::bytes(1000), concurrency: 3, limits, staging, ..Options::default() };
     let writer = Writer::new(store.clone(), budget.clone(), Arc::new(Metrics::default()), options, "threads");
     (store, budget, writer)
 }
 
-async fn anything(content: &Content, random: &mut StdRng) {
+async fn anything(content: &Content, writer: &Writer, random: &mut StdRng) {
     let (at, len) = (random.random_range(0..8000), random.random_range(1..1500));
     match random.random_range(0..100) {
         0..50 => {
-            let data = vec![random.random(); len];
-            match content.try_write(at, &data, || {}) {
-                Some(done) => done.unwrap(),
-                None => content.write(at, &data).await.unwrap(),
-            }
+            receiving::write(content, at, &vec![random.random(); len], writer.landing()).await;
         }
         50..75 => assert!(content.read(at, len).await.unwrap().len() <= len),
         75..83 => drop(content.commit(Condition::Any).await.unwrap()),
@@ -45,17 +44,26 @@ async fn anything(content: &Content, random: &mut StdRng) {
     }
 }
 
+/// Little memory, and enough for each thread to receive into a landing.
+const MEMORY: [ByteSize; 2] = [ByteSize::mib(1), ByteSize::mib(256)];
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn anything_at_the_same_time_hangs_and_breaks_nothing() {
+    for memory in MEMORY {
+        anything_at_the_same_time(memory).await;
+    }
+}
+
+async fn anything_at_the_same_time(memory: ByteSize) {
     let disk = tempfile::tempdir().unwrap();
-    let (store, budget, writer) = sim(disk.path());
+    let (store, budget, writer) = sim(disk.path(), memory);
     let content = writer.create("a".into(), Headers::default());
     let tasks = (0..THREADS).map(|seed| {
-        let content = Arc::clone(&content);
+        let (content, writer) = (Arc::clone(&content), writer.clone());
         tokio::spawn(async move {
             let mut random = StdRng::seed_from_u64(seed);
             for _ in 0..ROUNDS {
-                anything(&content, &mut random).await;
+                anything(&content, &writer, &mut random).await;
             }
         })
     });
@@ -73,20 +81,23 @@ async fn anything_at_the_same_time_hangs_and_breaks_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn each_thread_finds_what_it_wrote_while_others_commit() {
+    for memory in MEMORY {
+        each_thread_finds_what_it_wrote(memory).await;
+    }
+}
+
+async fn each_thread_finds_what_it_wrote(memory: ByteSize) {
     let disk = tempfile::tempdir().unwrap();
-    let (store, _, writer) = sim(disk.path());
+    let (store, _, writer) = sim(disk.path(), memory);
     let content = writer.create("a".into(), Headers::default());
     let tasks = (0..THREADS).map(|thread| {
-        let content = Arc::clone(&content);
+        let (content, writer) = (Arc::clone(&content), writer.clone());
         tokio::spawn(async move {
             for round in 0..100_u64 {
                 // Stripes of 50 bytes, so that all of them are in all parts.
                 let at = (round * THREADS + thread) * 50;
                 let data = [(thread * 60 + round % 60) as u8; 50];
-                match content.try_write(at, &data, || {}) {
-                    Some(done) => done.unwrap(),
-                    None => content.write(at, &data).await.unwrap(),
-                }
+                receiving::write(&content, at, &data, writer.landing()).await;
                 if round % 25 == thread {
                     content.commit(Condition::Any).await.unwrap();
                 }

@@ -17,7 +17,7 @@ use super::convert::{attr_out, entry_out, errno};
 use super::filesystem::{Asker, Bucket};
 use super::process::same_process;
 use super::reply::{Data, Empty, Reply};
-use super::request::Header;
+use super::request::{Header, Payload};
 use super::wire::{AttrOut, EntryOut, GetxattrOut, WriteOut};
 
 pub(super) fn caller(header: Header) -> Caller {
@@ -76,12 +76,12 @@ impl Bucket {
         self.change(name, reply, operation, |made, reply| reply.ok(&entry_out(&made)));
     }
 
-    pub(super) fn write(&self, asker: Asker<'_>, handle: HandleId, offset: u64, data: &[u8]) {
+    pub(super) fn write(&self, asker: Asker<'_>, handle: HandleId, offset: u64, mut data: Payload<'_>) {
         let edits = match self.edits() {
             Ok(edits) => edits,
             Err(error) => return asker.reply::<WriteOut>().error(errno("write", &error)),
         };
-        let size = u32::try_from(data.len()).expect("a WRITE is at most max_write");
+        let size = u32::try_from(data.bytes().len()).expect("a WRITE is at most max_write");
         let metrics = Arc::clone(&self.metrics);
         let answer = move |result: Result<()>, reply: Reply<WriteOut>| match result {
             Ok(()) => {
@@ -94,12 +94,26 @@ impl Bucket {
         let _runtime = self.runtime.enter();
         let thread = asker.header.thread;
         // Whoever writes goes on while the bytes are copied, and the next WRITE is received meanwhile.
-        match edits.try_write(handle, offset, data, thread, || answer(Ok(()), asker.reply())) {
+        let sure = || answer(Ok(()), asker.reply());
+        let written = match &mut data {
+            Payload::Lent(bytes) => edits.try_write(handle, offset, bytes, thread, sure),
+            Payload::Received(landing) => edits.try_write_received(handle, offset, landing, thread, sure),
+        };
+        match written {
             Some(Ok(())) => {}
             Some(Err(error)) => answer(Err(error), asker.reply()),
             None => {
-                let (data, reply) = (data.to_vec(), self.patient(asker));
-                self.runtime.spawn(async move { answer(edits.write(handle, offset, &data, thread).await, reply) });
+                let reply = self.patient(asker);
+                match data {
+                    Payload::Lent(bytes) => {
+                        let data = bytes.to_vec();
+                        self.runtime.spawn(async move { answer(edits.write(handle, offset, &data, thread).await, reply) });
+                    }
+                    Payload::Received(landing) => {
+                        let data = landing.keep();
+                        self.runtime.spawn(async move { answer(edits.write_kept(handle, offset, data, thread).await, reply) });
+                    }
+                }
             }
         }
     }

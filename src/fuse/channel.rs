@@ -1,7 +1,7 @@
 //! One descriptor of /dev/fuse: a message in, a message out. It knows no operation. Invariant: an answer leaves by the descriptor that its
 //! request came in by, since the kernel looks for the request there (`fuse_dev_do_write`).
 
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::size_of;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -44,8 +44,13 @@ impl Channel {
 
     /// Waits for a message; none when the mount is gone.
     pub fn receive(&self, message: &mut [u8]) -> io::Result<Option<usize>> {
+        self.receive_parts(&mut [IoSliceMut::new(message)])
+    }
+
+    /// The same, of which `parts` get one piece after another.
+    pub fn receive_parts(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
         loop {
-            match rustix::io::read(&self.device, &mut *message) {
+            match rustix::io::readv(&self.device, parts) {
                 Ok(len) => return Ok(Some(len)),
                 Err(rustix::io::Errno::NODEV) => return Ok(None),
                 // Who asked was interrupted before we had it (ENOENT); a signal of ours.

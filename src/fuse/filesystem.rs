@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 
 use crate::metrics::{Call, Metrics};
 use crate::vfs::{Edits, Entry, Error, Files, HandleId, Inode, Names, Result};
+use crate::writer::Landing;
 
 use super::MAX_WRITE;
 use super::backing::Backings;
@@ -136,6 +137,11 @@ impl Bucket {
             }
             change => self.on_change(asker, change),
         }
+    }
+
+    /// Memory to receive writes of so many bytes into, where there is some.
+    pub fn landing(&self, len: usize) -> Option<Landing> {
+        self.edits.as_ref()?.landing(len)
     }
 
     /// A reply to something that may take long: it is answered when who asked is killed.

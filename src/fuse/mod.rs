@@ -14,6 +14,7 @@ mod device;
 mod directories;
 mod door;
 mod filesystem;
+mod inbox;
 mod init;
 mod interrupt;
 mod kernel;

@@ -12,6 +12,7 @@ use super::wire::{
     ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, WriteIn, opcode,
 };
 use crate::vfs::{HandleId, Inode};
+use crate::writer::Landing;
 
 /// FUSE_UNIQUE_RESEND.
 const RESENT: u64 = 1 << 63;
@@ -82,7 +83,7 @@ pub(super) enum Operation<'a> {
     Write {
         handle: HandleId,
         offset: u64,
-        data: &'a [u8],
+        data: Payload<'a>,
     },
     Statfs,
     Release {
@@ -141,6 +142,31 @@ pub(super) enum Operation<'a> {
         opcode: u32,
     },
 }
+
+/// What a WRITE brings.
+#[derive(Debug)]
+pub(super) enum Payload<'a> {
+    Lent(&'a [u8]),
+    /// May be kept where it is.
+    Received(&'a mut Landing),
+}
+
+impl Payload<'_> {
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Received(landing) => landing.bytes(),
+        }
+    }
+}
+
+impl PartialEq for Payload<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.bytes() == other.bytes()
+    }
+}
+
+impl Eq for Payload<'_> {}
 
 impl Header {
     /// Whether the kernel asks again, because a daemon before this one took the request and did not answer it. That one may have done it, or
@@ -210,6 +236,24 @@ pub(super) fn decode(message: &[u8]) -> Option<(Header, Operation<'_>)> {
     Some((Header { unique, ino: Inode(ino), uid, gid, thread }, operation))
 }
 
+/// Whether `head` is all that comes before what a WRITE brings.
+pub(super) fn is_write(head: &[u8]) -> bool {
+    InHeader::read_from_prefix(head).is_ok_and(|(header, body)| header.opcode == opcode::WRITE && body.len() >= size_of::<WriteIn>())
+}
+
+/// A WRITE of which the headers are `head`, and what it brings in `landing`, where `len` bytes came.
+pub(super) fn decode_received<'a>(head: &[u8], landing: &'a mut Landing, len: usize) -> Option<(Header, Operation<'a>)> {
+    let (InHeader { opcode, unique, ino, uid, gid, thread, .. }, body) = InHeader::read_from_prefix(head).ok()?;
+    let operation = match Arguments(body).take::<WriteIn>() {
+        Some(WriteIn { fh, offset, size, .. }) if size as usize <= len => {
+            landing.on_received(size as usize);
+            Operation::Write { handle: HandleId(fh), offset, data: Payload::Received(landing) }
+        }
+        _ => Operation::Malformed { opcode },
+    };
+    Some((Header { unique, ino: Inode(ino), uid, gid, thread }, operation))
+}
+
 fn operation(code: u32, mut args: Arguments<'_>) -> Option<Operation<'_>> {
     Some(match code {
         opcode::LOOKUP => Operation::Lookup { name: args.name()? },
@@ -254,7 +298,7 @@ fn operation(code: u32, mut args: Arguments<'_>) -> Option<Operation<'_>> {
         }
         opcode::WRITE => {
             let WriteIn { fh, offset, size, .. } = args.take()?;
-            Operation::Write { handle: HandleId(fh), offset, data: args.bytes(size)? }
+            Operation::Write { handle: HandleId(fh), offset, data: Payload::Lent(args.bytes(size)?) }
         }
         opcode::STATFS => Operation::Statfs,
         opcode::RELEASE => Operation::Release { handle: HandleId(args.take::<ReleaseIn>()?.fh) },
@@ -343,7 +387,11 @@ mod tests {
         let cases = [
             (opcode::LOOKUP, b"name\0".to_vec(), Operation::Lookup { name: OsStr::new("name") }),
             (opcode::READ, read.as_bytes().to_vec(), Operation::Read { handle: HandleId(5), offset: 1 << 40, size: 4096 }),
-            (opcode::WRITE, [write.as_bytes(), b"abc"].concat(), Operation::Write { handle: HandleId(6), offset: 10, data: b"abc" }),
+            (
+                opcode::WRITE,
+                [write.as_bytes(), b"abc"].concat(),
+                Operation::Write { handle: HandleId(6), offset: 10, data: Payload::Lent(b"abc") },
+            ),
             (
                 opcode::RENAME2,
                 [Rename2In { new_parent: 8, flags: 1, padding: 0 }.as_bytes(), b"a\0b\0"].concat(),

@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io;
-use std::mem::{ManuallyDrop, size_of};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,34 +20,22 @@ use tokio::sync::watch;
 
 use crate::handover::Line;
 use crate::mountinfo::{self, Device};
-use crate::sys::{HUGE_PAGE, Memory, Window};
 use crate::vfs::{Answered, Expired, Inode};
 
 use super::before::Before;
 use super::channel::Channel;
 use super::filesystem::{Admitted, Asker, Bucket};
+use super::inbox::Inbox;
 use super::init::{Agreed, Asking, Wishes, agree};
 use super::interrupt::look_after;
 use super::pause::Pause;
-use super::request::{Operation, decode};
-use super::wire::{InHeader, WriteIn};
+use super::request::Operation;
 use super::{MAX_WRITE, Options, kernel};
 
 /// More threads than cores lose half of the throughput of many parallel readers.
 fn threads() -> usize {
     thread::available_parallelism().map_or(2, usize::from).clamp(1, 16)
 }
-
-/// Room for the largest message: a WRITE, behind a page of its own (`fuse_dev_do_read` wants no less).
-const MESSAGE_BYTES: usize = MAX_WRITE as usize + PAGE;
-
-const PAGE: usize = 4096;
-
-/// Where a message begins in its memory: so that what a WRITE brings, behind two headers, begins with a page and the kernel copies whole pages.
-const LEAD: usize = PAGE - WRITE_HEADERS;
-
-/// `struct fuse_in_header` and `struct fuse_write_in`.
-const WRITE_HEADERS: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
 /// A session whose threads answer the kernel.
 pub struct Session {
@@ -202,9 +190,8 @@ impl Session {
         for number in 0..threads().max(channels.len()) {
             let channel = Arc::clone(&channels[number % channels.len()]);
             let (served, pause) = (Arc::clone(&served), Arc::clone(&pause));
-            // Of huge pages: the kernel looks up every page that it writes to.
-            let memory = Window::new(Memory::map((LEAD + MESSAGE_BYTES).next_multiple_of(HUGE_PAGE))?, LEAD + MESSAGE_BYTES);
-            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel, memory, &pause))?;
+            let inbox = Inbox::new()?;
+            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel, inbox, &pause))?;
         }
         Ok(session)
     }
@@ -328,10 +315,9 @@ fn keep(keeping: Keeping<'_>, agreed: Agreed, channels: &[Arc<Channel>], devices
 }
 
 /// Answers requests until the mount is gone.
-fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut memory: Window<Memory>, pause: &Pause) {
-    let message = &mut memory.bytes_mut()[LEAD..];
+fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut inbox: Inbox, pause: &Pause) {
     loop {
-        let len = match channel.receive(message) {
+        let len = match inbox.receive(channel, |len| bucket.landing(len)) {
             Ok(Some(len)) => len,
             Ok(None) => return,
             Err(error) => {
@@ -340,11 +326,13 @@ fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut memory: Window<Memory>, pa
             }
         };
         pause.wait();
-        match decode(&message[..len]) {
+        match inbox.decode(len) {
             Some((header, operation)) => {
                 // Without what is written: a megabyte is no line of a log.
                 match &operation {
-                    Operation::Write { handle, offset, data } => tracing::trace!(?header, ?handle, offset, len = data.len(), "write"),
+                    Operation::Write { handle, offset, data } => {
+                        tracing::trace!(?header, ?handle, offset, len = data.bytes().len(), "write")
+                    }
                     operation => tracing::trace!(?header, ?operation, "request"),
                 }
                 bucket.on_request(Asker { header, channel }, operation);

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crc_fast::{CrcAlgorithm, Digest, checksum, checksum_combine};
 
-use super::Part;
+use super::{Body, Part};
 
 /// Which CRC-64.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +34,18 @@ impl Polynomial {
     /// The sum of `content`.
     pub fn of(self, content: &[u8]) -> u64 {
         checksum(self.algorithm(), content)
+    }
+
+    /// The sum of all of `body`.
+    pub fn of_body(self, body: &Body) -> u64 {
+        match body.pieces() {
+            [one] => self.of(one),
+            pieces => {
+                let mut sum = self.summing();
+                pieces.iter().for_each(|piece| sum.add(piece));
+                sum.value()
+            }
+        }
     }
 
     /// A sum of what comes piece by piece.

@@ -16,15 +16,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use self::times::{Allowance, Class};
 use super::{
-    Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Part, PartCopy, PartsPage,
-    PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
+    Body, Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Part, PartCopy,
+    PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -276,7 +275,7 @@ impl ObjectStore for Hedging {
         self.inner.create_upload(key, headers).await
     }
 
-    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         self.inner.upload_part(upload, number, body).await
     }
 

@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 
 use super::credentials::{Attempts, Edition};
 use super::leave::Clients;
@@ -13,8 +12,8 @@ use super::range::RangeClient;
 use super::requests::{Requests, Voice};
 use super::signing::SignGet;
 use super::{
-    Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part, PartCopy, PartsPage,
-    PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+    Body, Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part, PartCopy,
+    PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -78,7 +77,7 @@ impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
         self.requests.create_upload(key, headers).await
     }
 
-    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         self.requests.upload_part(upload, number, body).await
     }
 

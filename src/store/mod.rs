@@ -3,6 +3,7 @@
 //! that was asked for, in order, from the start of the range, each exactly once.
 
 mod answer;
+mod body;
 mod checksum;
 mod clients;
 mod connecting;
@@ -43,8 +44,8 @@ use std::ops::Range;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 
+pub use body::Body;
 pub use checksum::{Crc64, Polynomial, Summing};
 pub use copying::copy_object;
 pub use credentials::KeyField;
@@ -219,7 +220,7 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] when the upload is not there any more.
-    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         let _ = (number, body);
         Err(not_writable(Op::UploadPart, &upload.key))
     }

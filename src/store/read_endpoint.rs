@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -16,7 +15,7 @@ use tracing::{debug, info, warn};
 use self::breaker::{Breaker, Turn};
 use super::retry::Counted;
 use super::{
-    Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part,
+    Body, Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part,
     PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
@@ -129,7 +128,7 @@ impl ObjectStore for ReadEndpoint {
         self.home.create_upload(key, headers).await
     }
 
-    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         self.home.upload_part(upload, number, body).await
     }
 

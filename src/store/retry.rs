@@ -9,14 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures::future::BoxFuture;
 
 use self::attempts::{Attempts, Limit, is_ambiguous};
 use super::orphans::Orphans;
 use super::{
-    Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part, PartCopy, PartsPage,
-    PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
+    Body, Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part, PartCopy,
+    PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -164,7 +163,7 @@ impl ObjectStore for Retrying {
         self.begin_once(key, headers).await
     }
 
-    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         let limit = Limit::Body(body.len() as u64);
         self.run(Op::UploadPart, &upload.key, limit, || self.inner.upload_part(upload, number, body.clone())).await.0
     }

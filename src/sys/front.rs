@@ -37,6 +37,16 @@ impl<M: AsRef<Memory>> FrontWriter<M> {
         unsafe { slice::from_raw_parts_mut(start.as_ptr().add(filled), self.shared.len - filled) }
     }
 
+    /// The first `n` bytes of [`spare`](Self::spare), as they are now.
+    pub fn written(&self, n: usize) -> &[u8] {
+        let filled = self.shared.filled.load(Ordering::Relaxed);
+        assert!(n <= self.shared.len - filled, "more bytes than the buffer holds");
+        let start = self.shared.memory.as_ref().start();
+        // SAFETY: the range lies in the mapping (`filled <= len <= memory.len()`, and just checked), which is initialised. Only
+        // `spare` hands out a way to change it, which borrows this only writer mutably.
+        unsafe { slice::from_raw_parts(start.as_ptr().add(filled), n) }
+    }
+
     /// Publishes the first `n` bytes of [`spare`](Self::spare) to the readers.
     pub fn advance(&mut self, n: usize) {
         let filled = self.shared.filled.load(Ordering::Relaxed) + n;
@@ -102,6 +112,7 @@ mod tests {
         writer.advance(4);
         let seen = reader.filled();
         writer.spare()[..4].copy_from_slice(b"lass");
+        assert_eq!(writer.written(4), b"lass");
         writer.advance(4);
         assert_eq!(seen, b"wind");
         assert_eq!(reader.clone().filled(), b"windlass");
@@ -113,6 +124,14 @@ mod tests {
     fn publishing_more_than_there_is_is_refused() {
         let (mut writer, _reader) = front(Memory::map(4096).unwrap(), 10);
         writer.advance(11);
+    }
+
+    #[test]
+    #[should_panic(expected = "more bytes than the buffer holds")]
+    fn looking_at_more_than_there_is_is_refused() {
+        let (mut writer, _reader) = front(Memory::map(4096).unwrap(), 10);
+        writer.advance(4);
+        writer.written(7);
     }
 
     #[test]

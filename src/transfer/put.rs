@@ -177,7 +177,7 @@ async fn send(
                     let (how, upload, moved) = (how.clone(), upload.clone(), gate.moved());
                     running.spawn(async move {
                         bandwidth::take(how.bandwidth.as_deref(), piece.body.len() as u64).await;
-                        let part = how.store.upload_part(&upload, piece.number, piece.body).await?;
+                        let part = how.store.upload_part(&upload, piece.number, piece.body.into()).await?;
                         *moved.lock() += part.size;
                         (how.on_bytes)(part.size);
                         drop(permit);

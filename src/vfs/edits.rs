@@ -18,7 +18,7 @@ use super::opening::Access;
 use super::record::{EditRow, Told};
 use super::{Error, Inode, Result};
 use crate::store::{ObjectMeta, ObjectStore};
-use crate::writer::{Allocate, Writer};
+use crate::writer::{Allocate, Content, Landing, WriteError, Writer};
 
 /// What can be changed in a mounted bucket.
 #[derive(Debug)]
@@ -93,6 +93,32 @@ impl Edits {
     /// A write that is done at once. None: see [`write`](Self::write). Calls `sure` once it is certain to be done, which may be before the bytes are
     /// copied: whoever asks for anything of the file after that waits for them.
     pub fn try_write(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32, sure: impl FnOnce()) -> Option<Result<()>> {
+        self.try_change(handle, thread, |content| content.try_write(offset, data, sure))
+    }
+
+    /// [`try_write`](Self::try_write) of what `landing` received, which is kept where it is if that spares a copy.
+    pub fn try_write_received(
+        &self,
+        handle: HandleId,
+        offset: u64,
+        landing: &mut Landing,
+        thread: u32,
+        sure: impl FnOnce(),
+    ) -> Option<Result<()>> {
+        self.try_change(handle, thread, |content| content.try_write_received(offset, landing, sure))
+    }
+
+    /// Memory to receive writes of so many bytes into; none when there is none to spare, or they are too small to be worth it.
+    pub fn landing(&self, len: usize) -> Option<Landing> {
+        if len < self.writer.least_received() { None } else { self.writer.landing() }
+    }
+
+    fn try_change(
+        &self,
+        handle: HandleId,
+        thread: u32,
+        change: impl FnOnce(&Content) -> Option<std::result::Result<(), WriteError>>,
+    ) -> Option<Result<()>> {
         let edit = match self.handle(handle) {
             Ok(edit) => edit,
             Err(error) => return Some(Err(error)),
@@ -104,7 +130,7 @@ impl Edits {
         edit.wrote_by.store(thread, Ordering::Relaxed);
         // Before who wrote is told, and once more for a commit that went on meanwhile.
         self.on_write(&draft);
-        let result = draft.content.try_write(offset, data, sure)?;
+        let result = change(&draft.content)?;
         self.on_write(&draft);
         Some(result.map_err(Error::from))
     }
@@ -114,14 +140,30 @@ impl Edits {
     /// # Errors
     /// EBADF, ENOSPC when there is no room to stage it, EFBIG, ESHUTDOWN when the mount is about to end, else what the store said.
     pub async fn write(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32) -> Result<()> {
+        let draft = self.draft_to_write(handle, thread).await?;
+        let _waits = draft.wait();
+        draft.content.write(offset, data).await?;
+        Ok(())
+    }
+
+    /// [`write`](Self::write) of what a [`Landing`] received and kept.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub async fn write_kept(&self, handle: HandleId, offset: u64, data: Bytes, thread: u32) -> Result<()> {
+        let draft = self.draft_to_write(handle, thread).await?;
+        let _waits = draft.wait();
+        draft.content.write_kept(offset, data).await?;
+        Ok(())
+    }
+
+    async fn draft_to_write(&self, handle: HandleId, thread: u32) -> Result<Arc<Draft>> {
         let edit = self.handle(handle)?;
         self.check_change(edit.ino)?;
         let draft = self.draft_of(&edit).await?;
         edit.wrote_by.store(thread, Ordering::Relaxed);
         self.on_write(&draft);
-        let _waits = draft.wait();
-        draft.content.write(offset, data).await?;
-        Ok(())
+        Ok(draft)
     }
 
     /// The content that `handle` of `ino` reads instead of a version of the store.

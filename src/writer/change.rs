@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::WriteError;
 use super::content::{Allocate, Inner, Kind};
 use super::staging::{Base, Staged, blocking};
-use super::stream::Stream;
 use crate::store::{ErrorKind, ObjectMeta, ObjectStore};
 
 impl Inner {
@@ -47,7 +46,7 @@ impl Inner {
                 return;
             }
             state.unsaved |= state.size > 0 || state.broken.is_some();
-            let old = std::mem::replace(&mut state.kind, Kind::Streaming(Stream::new(inner.shared.sizes)));
+            let old = std::mem::replace(&mut state.kind, Kind::Streaming(inner.shared.stream()));
             (state.size, state.broken) = (0, None);
             inner.let_go(old);
         })

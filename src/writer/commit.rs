@@ -128,9 +128,9 @@ impl Inner {
             self.seal(0, size as usize).await?;
             let state = &mut *self.state.lock();
             let Kind::Streaming(stream) = &mut state.kind else { unreachable!("a commit has the content alone") };
-            let (_, buffer, len) = stream.leave(0, size as usize).expect("it was just filled");
-            request.body = buffer.body(len);
-            sent = Some(buffer);
+            let (_, filling, len) = stream.leave(0, size as usize).expect("it was just filled");
+            request.body = filling.body(len).joined();
+            sent = Some(filling);
         }
         let result = {
             let _sending = self.shared.share.on_send();
@@ -146,9 +146,9 @@ impl Inner {
         };
         let state = &mut *self.state.lock();
         let Kind::Streaming(stream) = &mut state.kind else { unreachable!("a commit has the content alone") };
-        if let Some(buffer) = sent {
+        if let Some(filling) = sent {
             let outcome = if result.is_ok() { Outcome::Object } else { Outcome::Stopped };
-            stream.on_sent(0, buffer, outcome, &self.shared.share);
+            stream.on_sent(0, filling, outcome, &self.shared.share);
         }
         self.changed.notify_waiters();
         let meta = result?;
@@ -198,8 +198,8 @@ impl Inner {
             self.seal(index, len).await?;
             let state = &mut *self.state.lock();
             let Kind::Streaming(stream) = &mut state.kind else { unreachable!("a commit has the content alone") };
-            if let Some((index, buffer, len)) = stream.leave(index, len) {
-                self.send(state, index, buffer, len);
+            if let Some((index, filling, len)) = stream.leave(index, len) {
+                self.send(state, index, filling, len);
             }
         }
         self.arrive().await;

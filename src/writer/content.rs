@@ -3,6 +3,7 @@
 //! truncate, becoming staged) has the gate alone and runs to its end even if its caller leaves.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,8 +11,9 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock, Semaphore};
 
+use super::landing::Landing;
 use super::staging::{Base, Left, Staged};
-use super::stream::{Step, Stream};
+use super::stream::{Data, Step, Stream};
 use super::{Shared, WriteError};
 use crate::store::{Condition, ETag, Headers, Key, ObjectMeta};
 
@@ -106,7 +108,7 @@ impl Content {
     }
 
     pub(super) fn empty(shared: &Arc<Shared>, key: Key, headers: Headers) -> Arc<Self> {
-        let kind = Kind::Streaming(Stream::new(shared.sizes));
+        let kind = Kind::Streaming(shared.stream());
         Self::new(shared, State::new(key, headers, kind))
     }
 
@@ -115,7 +117,7 @@ impl Content {
         let object = Some(base.clone());
         // An empty file that is appended to is written front to back.
         let kind = if size == 0 {
-            Kind::Streaming(Stream::new(shared.sizes))
+            Kind::Streaming(shared.stream())
         } else {
             Kind::Staged(Staged::of_object(Base { meta: base, temporary: false }))
         };
@@ -176,12 +178,22 @@ impl Content {
     /// uploads as tasks of the current runtime. Calls `sure` once it is certain to be done, before the bytes are copied, so that who wrote need not
     /// wait for that; reads, commits and questions do.
     pub fn try_write(&self, offset: u64, data: &[u8], sure: impl FnOnce()) -> Option<Result<(), WriteError>> {
+        self.try_write_data(offset, Data::Lent(data), sure)
+    }
+
+    /// [`try_write`](Self::try_write) of what `landing` received, which is kept where it is if that spares a copy.
+    pub fn try_write_received(&self, offset: u64, landing: &mut Landing, sure: impl FnOnce()) -> Option<Result<(), WriteError>> {
+        self.try_write_data(offset, Data::Received(landing), sure)
+    }
+
+    fn try_write_data(&self, offset: u64, data: Data<'_>, sure: impl FnOnce()) -> Option<Result<(), WriteError>> {
         let _gate = self.inner.gate.try_read().ok()?;
-        if data.is_empty() {
+        let len = data.bytes().len();
+        if len == 0 {
             sure();
             return Some(Ok(()));
         }
-        if let Err(error) = self.inner.end_of(offset, data.len() as u64) {
+        if let Err(error) = self.inner.end_of(offset, len as u64) {
             return Some(Err(error));
         }
         match self.inner.write_now(offset, data, &mut None, sure) {
@@ -196,15 +208,27 @@ impl Content {
     /// # Errors
     /// See [`WriteError`]. Without room on the disk the content stays what it was.
     pub async fn write(&self, offset: u64, data: &[u8]) -> Result<(), WriteError> {
-        self.inner.end_of(offset, data.len() as u64)?;
+        self.write_parts(offset, data.len(), |part| Data::Lent(&data[part])).await
+    }
+
+    /// [`write`](Self::write) of what a [`Landing`] received and kept.
+    ///
+    /// # Errors
+    /// See [`WriteError`].
+    pub async fn write_kept(&self, offset: u64, data: Bytes) -> Result<(), WriteError> {
+        self.write_parts(offset, data.len(), |part| Data::Kept(data.slice(part))).await
+    }
+
+    async fn write_parts<'a>(&self, offset: u64, len: usize, data: impl Fn(Range<usize>) -> Data<'a>) -> Result<(), WriteError> {
+        self.inner.end_of(offset, len as u64)?;
         let mut done = 0;
-        while done < data.len() {
+        while done < len {
             let at = offset + done as u64;
-            let rest = data.len() - done;
+            let rest = len - done;
             // Part by part: so that the ones before have left when memory for the next is waited for.
-            let len = if self.inner.is_staged() { rest } else { self.inner.shared.len_in_part(at, rest) };
-            self.inner.write_waiting(at, &data[done..done + len]).await?;
-            done += len;
+            let part = if self.inner.is_staged() { rest } else { self.inner.shared.len_in_part(at, rest) };
+            self.inner.write_waiting(at, || data(done..done + part)).await?;
+            done += part;
         }
         Ok(())
     }
@@ -406,7 +430,7 @@ impl Inner {
         let state = &mut *self.state.lock();
         match &mut state.kind {
             Kind::Streaming(stream) => {
-                let old = std::mem::replace(stream, Stream::new(self.shared.sizes));
+                let old = std::mem::replace(stream, self.shared.stream());
                 self.let_go(Kind::Streaming(old));
             }
             Kind::Staged(staged) => {

@@ -4,14 +4,14 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::memory::Buffer;
+use super::filling::Filling;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     /// The longest kept first.
-    firsts: VecDeque<Arc<Buffer>>,
-    others: VecDeque<Arc<Buffer>>,
+    firsts: VecDeque<Arc<Filling>>,
+    others: VecDeque<Arc<Filling>>,
     bytes: usize,
 }
 
@@ -23,7 +23,7 @@ impl Kept {
     }
 
     /// Keeps one more; those that have to go for it are returned, perhaps itself.
-    pub fn keep(&mut self, buffer: Arc<Buffer>, is_first: bool, most: usize) -> Vec<Arc<Buffer>> {
+    pub fn keep(&mut self, buffer: Arc<Filling>, is_first: bool, most: usize) -> Vec<Arc<Filling>> {
         self.bytes += buffer.len();
         if is_first { &mut self.firsts } else { &mut self.others }.push_back(buffer);
         let mut gone = Vec::new();
@@ -34,15 +34,15 @@ impl Kept {
     }
 
     /// The one that is wanted least.
-    pub fn pop(&mut self) -> Option<Arc<Buffer>> {
+    pub fn pop(&mut self) -> Option<Arc<Filling>> {
         let buffer = self.others.pop_front().or_else(|| self.firsts.pop_front())?;
         self.bytes -= buffer.len();
         Some(buffer)
     }
 
     /// This one, if it is there.
-    pub fn take(&mut self, weak: &Weak<Buffer>) -> Option<Arc<Buffer>> {
-        let find = |list: &mut VecDeque<Arc<Buffer>>| {
+    pub fn take(&mut self, weak: &Weak<Filling>) -> Option<Arc<Filling>> {
+        let find = |list: &mut VecDeque<Arc<Filling>>| {
             let at = list.iter().position(|buffer| std::ptr::eq(Arc::as_ptr(buffer), weak.as_ptr()))?;
             list.remove(at)
         };

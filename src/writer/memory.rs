@@ -12,7 +12,9 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::filling::Filling;
 use super::kept::Kept;
+use super::landing::{Landing, Landings};
 use crate::budget::{Budget, Lease, buffer_size};
 use crate::reader::Reader;
 use crate::store::ObjectMeta;
@@ -48,6 +50,7 @@ pub(super) struct Share {
     part: usize,
     most_kept: usize,
     kept: Mutex<Kept>,
+    landings: Landings,
     sending: AtomicUsize,
     /// Writers that wait for memory.
     waiting: AtomicUsize,
@@ -63,6 +66,13 @@ pub(super) struct Share {
 pub(super) struct Buffer {
     /// Goes before the permit, so that who gets the permit finds the memory.
     window: Window<Lease>,
+    _room: Room,
+}
+
+/// A part of the share, for memory that is somewhere else or comes later.
+#[derive(Debug)]
+pub(super) struct Room {
+    len: usize,
     _permits: Vec<OwnedSemaphorePermit>,
     share: Weak<Share>,
 }
@@ -86,7 +96,13 @@ impl Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl Room {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Room {
     fn drop(&mut self) {
         if let Some(share) = self.share.upgrade() {
             share.last_released.store(share.now(), Ordering::Relaxed);
@@ -123,6 +139,7 @@ impl Share {
             part,
             most_kept: usize::try_from(kept).unwrap_or(usize::MAX).min(budget_share / 2),
             kept: Mutex::default(),
+            landings: Landings::default(),
             sending: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
             reader: OnceLock::new(),
@@ -152,6 +169,19 @@ impl Share {
             }
         };
         Some(self.buffer(lease, len, permits))
+    }
+
+    /// Room for `len` bytes that were received somewhere, as long as there is as much again: for a buffer, when something is written into them.
+    pub fn try_room(self: &Arc<Self>, len: usize) -> Option<Room> {
+        let spare = self.try_permits(len)?;
+        let permits = self.try_permits(len)?;
+        drop(spare);
+        Some(self.room(len, permits))
+    }
+
+    /// Memory to receive into, where there is some to spare.
+    pub fn landing(&self) -> Option<Landing> {
+        if self.waiting.load(Ordering::Relaxed) > 0 { None } else { self.landings.open(&self.budget) }
     }
 
     fn try_permits(&self, len: usize) -> Option<Vec<OwnedSemaphorePermit>> {
@@ -249,7 +279,11 @@ impl Share {
     }
 
     fn buffer(self: &Arc<Self>, lease: Lease, len: usize, permits: Vec<OwnedSemaphorePermit>) -> Buffer {
-        Buffer { window: Window::new(lease, len), _permits: permits, share: Arc::downgrade(self) }
+        Buffer { window: Window::new(lease, len), _room: self.room(len, permits) }
+    }
+
+    fn room(self: &Arc<Self>, len: usize, permits: Vec<OwnedSemaphorePermit>) -> Room {
+        Room { len, _permits: permits, share: Arc::downgrade(self) }
     }
 
     /// Returns when no writer will give anything back soon.
@@ -278,7 +312,7 @@ impl Share {
     }
 
     /// Keeps what was sent as long as that is cheap. What is returned finds it as long as it is kept.
-    pub fn keep(&self, buffer: Arc<Buffer>, is_first: bool) -> Weak<Buffer> {
+    pub fn keep(&self, buffer: Arc<Filling>, is_first: bool) -> Weak<Filling> {
         let weak = Arc::downgrade(&buffer);
         if !self.budget.is_short() && self.waiting.load(Ordering::Relaxed) == 0 {
             // Dropped outside the lock: it may wake others.
@@ -289,14 +323,14 @@ impl Share {
     }
 
     /// Takes back what is kept no longer for its owner to use.
-    pub fn take(&self, weak: &Weak<Buffer>) -> Option<Arc<Buffer>> {
+    pub fn take(&self, weak: &Weak<Filling>) -> Option<Arc<Filling>> {
         let buffer = weak.upgrade()?;
         self.forget(weak);
         Some(buffer)
     }
 
     /// Its owner does not want it any more.
-    pub fn forget(&self, weak: &Weak<Buffer>) {
+    pub fn forget(&self, weak: &Weak<Filling>) {
         let found = self.kept.lock().take(weak);
         drop(found);
     }
@@ -383,7 +417,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_kept_goes_before_anybody_waits_and_first_parts_go_last() {
         let share = share();
-        let keep = |first| share.keep(Arc::new(share.try_buffer(2 * MIB).unwrap()), first);
+        let keep = |first| share.keep(Arc::new(share.try_buffer(2 * MIB).unwrap().into()), first);
         let (head, tail) = (keep(true), keep(false));
         let kept: Vec<_> = (0..2).map(|_| keep(false)).collect();
         // Half of the share is kept at most.
@@ -396,9 +430,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn room_for_what_was_received_leaves_as_much_for_a_buffer_and_takes_no_memory() {
+        let share = share();
+        let rooms: Vec<_> = std::iter::from_fn(|| share.try_room(4 * MIB)).collect();
+        assert_eq!((rooms.len(), share.held_bytes(), share.budget.leased_bytes()), (3, 12 * MIB, 0));
+        assert!(share.try_buffer(4 * MIB).is_some());
+        drop(rooms);
+        assert_eq!(share.held_bytes(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_taken_back_is_not_kept_any_more() {
         let share = share();
-        let weak = share.keep(Arc::new(share.try_buffer(MIB).unwrap()), true);
+        let weak = share.keep(Arc::new(share.try_buffer(MIB).unwrap().into()), true);
         let taken = share.take(&weak).unwrap();
         assert_eq!((Arc::strong_count(&taken), share.kept.lock().bytes()), (1, 0));
         drop(taken);

@@ -12,7 +12,9 @@ mod change;
 mod commit;
 mod content;
 mod error;
+mod filling;
 mod kept;
+mod landing;
 mod memory;
 mod parts;
 mod stage;
@@ -37,6 +39,7 @@ use crate::units::ByteSize;
 
 pub use content::{Allocate, Content};
 pub use error::WriteError;
+pub use landing::Landing;
 pub use parts::Limits;
 pub use staging::{Left, Outcome, Recovered};
 
@@ -44,6 +47,7 @@ use background::Background;
 use memory::Share;
 use parts::Sizes;
 use staging::Area;
+use stream::Stream;
 
 /// Options of the writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,13 +160,31 @@ impl Writer {
         self.0.area.share(guard);
     }
 
+    /// Memory to receive what is written into, for [`Content::try_write_received`]; none when there is none to spare.
+    pub fn landing(&self) -> Option<Landing> {
+        self.0.share.landing()
+    }
+
+    /// From so many bytes on a write is worth being received into a landing.
+    pub fn least_received(&self) -> usize {
+        self.0.options.limits.received
+    }
+
     /// Waits for uploads and aborts that go on by themselves.
     pub async fn settle(&self) {
         self.0.background.settle().await;
     }
 }
 
+/// So many parts may wait for a place while as many are sent as may be at once: the next one is at hand when one has arrived.
+const READY: usize = 2;
+
 impl Shared {
+    /// A stream of nothing yet.
+    fn stream(&self) -> Stream {
+        Stream::new(self.sizes, self.options.concurrency.max(1) + READY)
+    }
+
     /// How many of `len` bytes at `offset` are in the same part.
     fn len_in_part(&self, offset: u64, len: usize) -> usize {
         let end = self.sizes.index(offset).map_or(u64::MAX, |index| self.sizes.range(index).end);

@@ -25,6 +25,8 @@ pub struct Limits {
     /// Bytes of sent parts that are kept in the process, in case they are wanted again: archives, images and checkpoints write
     /// their headers last.
     pub kept: u64,
+    /// From so many bytes on what was received is kept where it lies instead of being copied: below that a part would be in many pieces.
+    pub received: usize,
 }
 
 impl Default for Limits {
@@ -37,6 +39,7 @@ impl Default for Limits {
             copied_part: 1 << 30,
             ahead: 16 << 20,
             kept: 64 << 20,
+            received: 256 << 10,
         }
     }
 }

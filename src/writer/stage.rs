@@ -88,9 +88,10 @@ fn fill(file: StagedFile, held: &[Held]) -> io::Result<(Layout, StagedFile)> {
     let mut layout = Layout::default();
     for part in held {
         for run in part.covered.iter() {
-            let range = part.offset + run.start as u64..part.offset + run.end as u64;
-            file.write(range.start, &part.buffer.bytes()[run.clone()], range.end - range.start)?;
-            layout.on_write(&range);
+            for (at, bytes) in part.filling.slices(run.clone()) {
+                file.write(part.offset + at as u64, bytes, bytes.len() as u64)?;
+            }
+            layout.on_write(&(part.offset + run.start as u64..part.offset + run.end as u64));
         }
     }
     Ok((layout, file))

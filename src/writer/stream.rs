@@ -5,9 +5,12 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use rangemap::RangeSet;
 
 use super::WriteError;
+use super::filling::Filling;
+use super::landing::Landing;
 use super::memory::{Buffer, Share};
 use super::parts::{Limits, Sizes};
 use super::upload::Uploading;
@@ -20,6 +23,8 @@ const SMALL: [usize; 4] = [16 << 10, 64 << 10, 256 << 10, 1 << 20];
 #[derive(Debug)]
 pub(super) struct Stream {
     sizes: Sizes,
+    /// With so many parts on their way nothing more is begun: who writes would only take memory.
+    most_leaving: usize,
     slots: Vec<Slot>,
     /// All slots before this one are whole.
     front: usize,
@@ -39,23 +44,52 @@ enum Slot {
     Open(OpenPart),
     /// Being sent.
     Busy {
-        buffer: Arc<Buffer>,
+        filling: Arc<Filling>,
         len: usize,
     },
     /// The store has it: as a part of the upload, or, without one, as a part of the object. Its bytes may still be at hand.
     Sent {
         part: Option<Part>,
         len: usize,
-        bytes: Weak<Buffer>,
+        bytes: Weak<Filling>,
     },
 }
 
 #[derive(Debug)]
 struct OpenPart {
-    buffer: Arc<Buffer>,
+    filling: Arc<Filling>,
     covered: RangeSet<usize>,
     /// It was sent before; it waits for the commit, since more changes may come.
     reopened: bool,
+}
+
+/// What a write brings.
+#[derive(Debug)]
+pub(super) enum Data<'a> {
+    Lent(&'a [u8]),
+    /// May be kept where it is.
+    Received(&'a mut Landing),
+    /// Is kept where it is.
+    Kept(Bytes),
+}
+
+impl Data<'_> {
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Lent(bytes) => bytes,
+            Self::Received(landing) => landing.bytes(),
+            Self::Kept(bytes) => bytes,
+        }
+    }
+
+    /// To be kept; none when it is somebody else's.
+    fn keep(self) -> Option<Bytes> {
+        match self {
+            Self::Lent(_) => None,
+            Self::Received(landing) => Some(landing.keep()),
+            Self::Kept(bytes) => Some(bytes),
+        }
+    }
 }
 
 /// What became of a write.
@@ -86,12 +120,12 @@ pub(super) enum Outcome {
 pub(super) struct Held {
     pub offset: u64,
     pub covered: RangeSet<usize>,
-    pub buffer: Arc<Buffer>,
+    pub filling: Arc<Filling>,
 }
 
 impl Stream {
-    pub fn new(sizes: Sizes) -> Self {
-        Self { sizes, slots: Vec::new(), front: 0, whole: Vec::new(), upload: None, saved: false, failure: None }
+    pub fn new(sizes: Sizes, most_leaving: usize) -> Self {
+        Self { sizes, most_leaving, slots: Vec::new(), front: 0, whole: Vec::new(), upload: None, saved: false, failure: None }
     }
 
     /// The end of the first part: what fits in it is one request.
@@ -99,35 +133,51 @@ impl Stream {
         self.sizes.range(0).end
     }
 
-    /// Copies `data` to `offset`. `room` is a buffer that an earlier call asked for. Calls `sure` when nothing can keep the write from being done
-    /// any more, before it copies.
+    /// Takes `data` as what is at `offset`. `room` is a buffer that an earlier call asked for. Calls `sure` when nothing can keep the write from being
+    /// done any more, before it copies.
     pub fn write(
         &mut self,
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
         (share, limits): (&Arc<Share>, &Limits),
         room: &mut Option<Buffer>,
         sure: impl FnOnce(),
     ) -> Step {
-        let range = offset..offset + data.len() as u64;
+        let len = data.bytes().len();
+        let range = offset..offset + len as u64;
         if self.saved && !self.reopen_saved(share) {
             return Step::Stage;
         }
         if self.sizes.index(range.end - 1).is_none() || offset > self.end_of_front() + limits.ahead {
             return Step::Stage;
         }
+        let received = !matches!(data, Data::Lent(_)) && len >= limits.received;
+        let touched = self.touched(&range);
+        if touched.iter().any(|(index, _)| self.is_hole(*index)) && self.leaving() >= self.most_leaving {
+            return Step::Wait;
+        }
         // All memory first: a write that has to wait has changed nothing.
-        for (index, inside) in self.touched(&range) {
-            match self.open(index, inside.end, share, room) {
+        for (index, inside) in &touched {
+            match self.open(*index, inside, received, share, room) {
                 Step::Done => {}
                 other => return other,
             }
         }
         sure();
-        for (index, inside) in self.touched(&range) {
-            let from = (self.sizes.range(index).start + inside.start as u64 - offset) as usize;
-            let len = inside.len();
-            self.copy_in(index, inside, &data[from..from + len]);
+        let takes = received && touched.iter().any(|(index, _)| self.takes_received(*index));
+        if takes {
+            let bytes = data.keep().expect("what is lent is not received");
+            for (index, inside) in touched {
+                let own = bytes.slice(self.within(index, &inside, offset));
+                self.fill(index, inside.clone(), |filling| filling.put(inside.start, own));
+            }
+        } else {
+            for (index, inside) in touched {
+                let own = &data.bytes()[self.within(index, &inside, offset)];
+                self.fill(index, inside.clone(), |filling| {
+                    filling.buffer().expect("it was opened for this").bytes_mut()[inside].copy_from_slice(own);
+                });
+            }
         }
         share.on_written();
         Step::Done
@@ -144,32 +194,39 @@ impl Stream {
         (first..=last).map(inside).collect()
     }
 
-    /// Makes the slot ready to take bytes up to `end`.
-    fn open(&mut self, index: u32, end: usize, share: &Arc<Share>, room: &mut Option<Buffer>) -> Step {
+    /// Makes the slot ready to take the bytes of `inside`; without a buffer when they are `received` and it needs none.
+    fn open(&mut self, index: u32, inside: &Range<usize>, received: bool, share: &Arc<Share>, room: &mut Option<Buffer>) -> Step {
         let at = index as usize;
         while self.slots.len() <= at {
             self.slots.push(Slot::Hole);
         }
         if let Slot::Sent { len, bytes, .. } = &self.slots[at] {
-            let Some(buffer) = share.take(bytes) else { return Step::Stage };
-            self.slots[at] = Slot::Open(OpenPart { buffer, covered: covered(*len), reopened: true });
+            let Some(filling) = share.take(bytes) else { return Step::Stage };
+            self.slots[at] = Slot::Open(OpenPart { filling, covered: covered(*len), reopened: true });
             self.front = self.front.min(at);
         }
-        let (size, part_len) = (self.buffer_size(index, end), self.part_len(index));
+        let (size, part_len) = (self.buffer_size(index, inside.end), self.part_len(index));
         match &mut self.slots[at] {
             Slot::Hole => {
-                let Some(buffer) = fitting(room, size).or_else(|| share.try_buffer(size)) else { return Step::Room(size) };
-                self.slots[at] = Slot::Open(OpenPart { buffer: Arc::new(buffer), covered: RangeSet::new(), reopened: false });
+                // Headers, which are written again, are in first parts, and so are small files.
+                let kept = if received && index > 0 { share.try_room(part_len).map(Filling::from) } else { None };
+                let Some(filling) = kept.or_else(|| fitting(room, size).or_else(|| share.try_buffer(size)).map(Filling::from)) else {
+                    return Step::Room(size);
+                };
+                self.slots[at] = Slot::Open(OpenPart { filling: Arc::new(filling), covered: RangeSet::new(), reopened: false });
             }
             Slot::Open(open) => {
                 // A request that was given up may hold on to the buffer for a moment.
-                if open.buffer.len() < end || Arc::get_mut(&mut open.buffer).is_none() {
+                let fits = open.filling.len() >= inside.end
+                    && Arc::get_mut(&mut open.filling)
+                        .is_some_and(|filling| filling.buffer().is_some() || (received && filling.is_free(inside)));
+                if !fits {
                     // Who holds something waits for a whole part: there is always room for one beside the small ones.
                     let Some(mut buffer) = fitting(room, size).or_else(|| share.try_buffer(size)) else { return Step::Room(part_len) };
-                    for range in open.covered.iter() {
-                        buffer.bytes_mut()[range.clone()].copy_from_slice(&open.buffer.bytes()[range.clone()]);
+                    for run in open.covered.iter() {
+                        copy(&open.filling, run.clone(), &mut buffer.bytes_mut()[run.clone()]);
                     }
-                    open.buffer = Arc::new(buffer);
+                    open.filling = Arc::new(buffer.into());
                 }
             }
             Slot::Busy { .. } => return Step::Wait,
@@ -189,11 +246,21 @@ impl Stream {
         (range.end - range.start) as usize
     }
 
-    fn copy_in(&mut self, index: u32, inside: Range<usize>, data: &[u8]) {
+    /// Where `inside` of a part is in what is written to `offset`.
+    fn within(&self, index: u32, inside: &Range<usize>, offset: u64) -> Range<usize> {
+        let from = (self.sizes.range(index).start + inside.start as u64 - offset) as usize;
+        from..from + inside.len()
+    }
+
+    fn takes_received(&self, index: u32) -> bool {
+        matches!(&self.slots[index as usize], Slot::Open(open) if open.filling.takes_received())
+    }
+
+    /// Has `fill` bring the bytes of `inside`.
+    fn fill(&mut self, index: u32, inside: Range<usize>, fill: impl FnOnce(&mut Filling)) {
         let part_len = self.part_len(index);
         let Slot::Open(open) = &mut self.slots[index as usize] else { unreachable!("it was opened for this") };
-        let buffer = Arc::get_mut(&mut open.buffer).expect("it was opened for this");
-        buffer.bytes_mut()[inside.clone()].copy_from_slice(data);
+        fill(Arc::get_mut(&mut open.filling).expect("it was opened for this"));
         let was_whole = is_whole(&open.covered, part_len);
         open.covered.insert(inside);
         if !was_whole && is_whole(&open.covered, part_len) {
@@ -232,7 +299,7 @@ impl Stream {
 
     /// Parts that can leave now, each with its bytes: they count as being sent from here on. The first one stays as long as it
     /// may be the whole file.
-    pub fn leave_whole(&mut self, size: u64) -> Vec<(u32, Arc<Buffer>, usize)> {
+    pub fn leave_whole(&mut self, size: u64) -> Vec<(u32, Arc<Filling>, usize)> {
         if self.failure.is_some() {
             return Vec::new();
         }
@@ -258,19 +325,19 @@ impl Stream {
     }
 
     /// The first `len` bytes of a part that is open, to be sent.
-    pub fn leave(&mut self, index: u32, len: usize) -> Option<(u32, Arc<Buffer>, usize)> {
+    pub fn leave(&mut self, index: u32, len: usize) -> Option<(u32, Arc<Filling>, usize)> {
         let slot = self.slots.get_mut(index as usize)?;
         let Slot::Open(open) = slot else { return None };
-        let buffer = Arc::clone(&open.buffer);
-        *slot = Slot::Busy { buffer: Arc::clone(&buffer), len };
-        Some((index, buffer, len))
+        let filling = Arc::clone(&open.filling);
+        *slot = Slot::Busy { filling: Arc::clone(&filling), len };
+        Some((index, filling, len))
     }
 
     /// A part that left has arrived, or not.
-    pub fn on_sent(&mut self, index: u32, buffer: Arc<Buffer>, outcome: Outcome, share: &Share) {
+    pub fn on_sent(&mut self, index: u32, filling: Arc<Filling>, outcome: Outcome, share: &Share) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         let len = match slot {
-            Slot::Busy { buffer: own, len } if Arc::ptr_eq(own, &buffer) => *len,
+            Slot::Busy { filling: own, len } if Arc::ptr_eq(own, &filling) => *len,
             _ => return,
         };
         // The slot's own reference goes first, so that the one that is kept is the last.
@@ -282,16 +349,24 @@ impl Stream {
                 if let Outcome::Failed(error) = outcome {
                     self.failure.get_or_insert(error);
                 }
-                *slot = Slot::Open(OpenPart { buffer, covered: covered(len), reopened: true });
+                *slot = Slot::Open(OpenPart { filling, covered: covered(len), reopened: true });
                 return;
             }
         };
-        *slot = Slot::Sent { part, len, bytes: share.keep(buffer, index == 0) };
+        *slot = Slot::Sent { part, len, bytes: share.keep(filling, index == 0) };
     }
 
     /// Whether any part is on its way.
     pub fn is_busy(&self) -> bool {
         self.slots.iter().any(|slot| matches!(slot, Slot::Busy { .. }))
+    }
+
+    fn leaving(&self) -> usize {
+        self.slots.iter().filter(|slot| matches!(slot, Slot::Busy { .. })).count()
+    }
+
+    fn is_hole(&self, index: u32) -> bool {
+        matches!(self.slots.get(index as usize), None | Some(Slot::Hole))
     }
 
     /// Fills what is not covered of the first `len` bytes of a part with zeros. Otherwise: how large a buffer that takes.
@@ -304,13 +379,13 @@ impl Stream {
         {
             return Ok(());
         }
-        match self.open(index, len, share, room) {
+        match self.open(index, &(0..len), false, share, room) {
             Step::Done => {}
             Step::Room(size) => return Err(size),
             Step::Wait | Step::Stage => unreachable!("open parts and holes only need memory"),
         }
         let Slot::Open(open) = &mut self.slots[index as usize] else { unreachable!("it was just opened") };
-        let buffer = Arc::get_mut(&mut open.buffer).expect("it was just opened");
+        let buffer = Arc::get_mut(&mut open.filling).and_then(Filling::buffer).expect("it was just opened");
         for gap in open.covered.gaps(&(0..len)) {
             buffer.bytes_mut()[gap].fill(0);
         }
@@ -335,19 +410,19 @@ impl Stream {
     /// Takes all parts that were sent back, to be sent anew; false, and nothing is changed, when bytes are gone.
     pub fn reopen(&mut self, share: &Share) -> bool {
         // All in hand before the first one is taken, since others may push them out.
-        let all: Option<Vec<(usize, usize, Arc<Buffer>)>> = self
+        let all: Option<Vec<(usize, usize, Arc<Filling>)>> = self
             .slots
             .iter()
             .enumerate()
             .filter_map(|(at, slot)| match slot {
-                Slot::Sent { len, bytes, .. } => Some(bytes.upgrade().map(|buffer| (at, *len, buffer))),
+                Slot::Sent { len, bytes, .. } => Some(bytes.upgrade().map(|filling| (at, *len, filling))),
                 _ => None,
             })
             .collect();
         let Some(all) = all else { return false };
-        for (at, len, buffer) in all {
-            share.forget(&Arc::downgrade(&buffer));
-            self.slots[at] = Slot::Open(OpenPart { buffer, covered: covered(len), reopened: true });
+        for (at, len, filling) in all {
+            share.forget(&Arc::downgrade(&filling));
+            self.slots[at] = Slot::Open(OpenPart { filling, covered: covered(len), reopened: true });
         }
         self.front = 0;
         true
@@ -382,8 +457,8 @@ impl Stream {
             if let Slot::Sent { len, bytes, .. } = &self.slots[at]
                 && keep < *len
             {
-                let Some(buffer) = share.take(bytes) else { return false };
-                self.slots[at] = Slot::Open(OpenPart { buffer, covered: covered(*len), reopened: true });
+                let Some(filling) = share.take(bytes) else { return false };
+                self.slots[at] = Slot::Open(OpenPart { filling, covered: covered(*len), reopened: true });
             }
             if let Slot::Open(open) = &mut self.slots[at] {
                 open.covered.remove(keep..usize::MAX);
@@ -418,8 +493,8 @@ impl Stream {
             let into = &mut bytes[to..to + inside.len()];
             match self.slots.get(index as usize) {
                 None | Some(Slot::Hole) => {}
-                Some(Slot::Open(open)) => copy_covered(&open.covered, &open.buffer, inside, into),
-                Some(Slot::Busy { buffer, len }) => copy_covered(&covered(*len), buffer, inside, into),
+                Some(Slot::Open(open)) => copy_covered(&open.covered, &open.filling, inside, into),
+                Some(Slot::Busy { filling, len }) => copy_covered(&covered(*len), filling, inside, into),
                 Some(Slot::Sent { len, bytes, .. }) => copy_covered(&covered(*len), &*bytes.upgrade()?, inside, into),
             }
         }
@@ -433,9 +508,9 @@ impl Stream {
             let offset = self.sizes.range(index_of(at)).start;
             match slot {
                 Slot::Hole | Slot::Sent { part: None, .. } => {}
-                Slot::Open(open) => all.push(Held { offset, covered: open.covered.clone(), buffer: Arc::clone(&open.buffer) }),
-                Slot::Busy { buffer, len } => all.push(Held { offset, covered: covered(*len), buffer: Arc::clone(buffer) }),
-                Slot::Sent { len, bytes, .. } => all.push(Held { offset, covered: covered(*len), buffer: bytes.upgrade()? }),
+                Slot::Open(open) => all.push(Held { offset, covered: open.covered.clone(), filling: Arc::clone(&open.filling) }),
+                Slot::Busy { filling, len } => all.push(Held { offset, covered: covered(*len), filling: Arc::clone(filling) }),
+                Slot::Sent { len, bytes, .. } => all.push(Held { offset, covered: covered(*len), filling: bytes.upgrade()? }),
             }
         }
         Some(all)
@@ -478,9 +553,16 @@ fn index_of(at: usize) -> u32 {
 }
 
 /// Copies what is there of `inside` to the same places of `into`, which holds zeros.
-fn copy_covered(covered: &RangeSet<usize>, buffer: &Buffer, inside: Range<usize>, into: &mut [u8]) {
+fn copy_covered(covered: &RangeSet<usize>, filling: &Filling, inside: Range<usize>, into: &mut [u8]) {
     for run in covered.overlapping(&inside) {
         let (start, end) = (run.start.max(inside.start), run.end.min(inside.end));
-        into[start - inside.start..end - inside.start].copy_from_slice(&buffer.bytes()[start..end]);
+        copy(filling, start..end, &mut into[start - inside.start..end - inside.start]);
+    }
+}
+
+/// Copies `range`, all of which is there, to `into`, which is as long.
+fn copy(filling: &Filling, range: Range<usize>, into: &mut [u8]) {
+    for (at, bytes) in filling.slices(range.clone()) {
+        into[at - range.start..][..bytes.len()].copy_from_slice(bytes);
     }
 }

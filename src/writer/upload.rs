@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::sync::{OnceCell, watch};
 use tracing::warn;
 
 use super::Shared;
-use crate::store::{self, Condition, Headers, Key, ObjectStore, Part, PartCopy, Upload, Written};
+use crate::store::{self, Body, Condition, Headers, Key, ObjectStore, Part, PartCopy, Upload, Written};
 
 /// See the module.
 #[derive(Debug)]
@@ -72,7 +71,7 @@ impl Uploading {
     }
 
     /// Sends a part; none when the upload was given up.
-    pub async fn send(&self, number: u32, body: Bytes) -> store::Result<Option<Part>> {
+    pub async fn send(&self, number: u32, body: Body) -> store::Result<Option<Part>> {
         if self.is_stopped() {
             return Ok(None);
         }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::WriteError;
 use super::content::{Inner, Kind, State};
+use super::filling::Filling;
 use super::memory::{Buffer, Sending, Shortage};
-use super::stream::{Outcome, Step};
+use super::stream::{Data, Outcome, Step};
 use super::upload::{Running, Uploading};
 
 impl Inner {
@@ -15,7 +16,7 @@ impl Inner {
     pub fn write_now(
         self: &Arc<Self>,
         offset: u64,
-        data: &[u8],
+        data: Data<'_>,
         room: &mut Option<Buffer>,
         sure: impl FnOnce(),
     ) -> Result<Step, WriteError> {
@@ -30,7 +31,7 @@ impl Inner {
             state.broken = Some(error.clone());
             return Err(error.clone());
         }
-        let end = offset + data.len() as u64;
+        let end = offset + data.bytes().len() as u64;
         if state.discarded && end > stream.first_part() {
             return Ok(Step::Stage);
         }
@@ -49,21 +50,22 @@ impl Inner {
             Step::Wait | Step::Stage => {}
         }
         if !state.discarded {
-            for (index, buffer, len) in leaving {
-                self.send(state, index, buffer, len);
+            for (index, filling, len) in leaving {
+                self.send(state, index, filling, len);
             }
         }
         Ok(step)
     }
 
-    pub async fn write_waiting(self: &Arc<Self>, offset: u64, data: &[u8]) -> Result<(), WriteError> {
+    /// Writes what each call of `data` tells anew.
+    pub async fn write_waiting<'a>(self: &Arc<Self>, offset: u64, data: impl Fn() -> Data<'a>) -> Result<(), WriteError> {
         let mut granted = None;
         loop {
             let gate = self.gate.read().await;
             let mut room: Option<Buffer> = granted.take();
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
-            match self.write_now(offset, data, &mut room, || {})? {
+            match self.write_now(offset, data(), &mut room, || {})? {
                 Step::Done => return Ok(()),
                 Step::Wait => changed.await,
                 Step::Room(len) => {
@@ -80,7 +82,7 @@ impl Inner {
                 }
                 Step::Stage => {
                     if self.is_staged() {
-                        return self.staged_write(offset, data).await;
+                        return self.staged_write(offset, data().bytes()).await;
                     }
                     drop(gate);
                     self.become_staged().await?;
@@ -90,12 +92,12 @@ impl Inner {
     }
 
     /// Starts to send a part that has left its slot.
-    pub fn send(self: &Arc<Self>, state: &mut State, index: u32, buffer: Arc<Buffer>, len: usize) {
+    pub fn send(self: &Arc<Self>, state: &mut State, index: u32, filling: Arc<Filling>, len: usize) {
         let Kind::Streaming(stream) = &mut state.kind else { unreachable!("only streams send parts by themselves") };
         let (key, headers) = (&state.key, &state.headers);
         let upload = stream.upload.get_or_insert_with(|| Uploading::new(&self.shared, key.clone(), headers.clone()));
         let (running, sending) = (upload.run(), self.shared.share.on_send());
-        let task = Arc::clone(self).send_part(Arc::clone(upload), running, sending, index, buffer, len);
+        let task = Arc::clone(self).send_part(Arc::clone(upload), running, sending, index, filling, len);
         self.shared.background.spawn(task).map(drop).expect("who writes is in a runtime");
     }
 
@@ -105,13 +107,13 @@ impl Inner {
         running: Running,
         sending: Sending,
         index: u32,
-        buffer: Arc<Buffer>,
+        filling: Arc<Filling>,
         len: usize,
     ) {
         let result = {
             let _place = self.places.acquire().await;
             let _of_all = self.shared.places.acquire().await;
-            upload.send(index + 1, buffer.body(len)).await
+            upload.send(index + 1, filling.body(len)).await
         };
         drop((running, sending));
         let outcome = match result {
@@ -120,7 +122,7 @@ impl Inner {
             Err(error) => Outcome::Failed(error.into()),
         };
         if let Kind::Streaming(stream) = &mut self.state.lock().kind {
-            stream.on_sent(index, buffer, outcome, &self.shared.share);
+            stream.on_sent(index, filling, outcome, &self.shared.share);
         }
         self.changed.notify_waiters();
     }

@@ -181,10 +181,17 @@ fn shell() {
 fn fio() {
     let server = S3Server::start();
     let mount = start(&server);
-    for (rw, more) in
-        [("write", "--direct=1"), ("write", "--end_fsync=1"), ("randwrite", "--direct=0"), ("randrw", "--fsync=32"), ("rw", "--direct=0")]
-    {
-        let options = "--size=12M --bs=64k --ioengine=psync --verify=crc32c --verify_fatal=1 --do_verify=1 --minimal";
+    for (rw, more) in [
+        ("write", "--bs=64k --direct=1"),
+        ("write", "--bs=64k --end_fsync=1"),
+        ("write", "--bs=1M --direct=1 --size=40M --end_fsync=1"),
+        ("write", "--bs=300k --size=40M --end_fsync=1"),
+        ("randwrite", "--bs=64k --direct=0"),
+        ("randwrite", "--bs=1M --direct=1"),
+        ("randrw", "--bs=64k --fsync=32"),
+        ("rw", "--bs=64k --direct=0"),
+    ] {
+        let options = "--size=12M --ioengine=psync --verify=crc32c --verify_fatal=1 --do_verify=1 --minimal";
         sh(Path::new("/"), &format!("fio --name={rw} --filename='{}' --rw={rw} {options} {more}", mount.join(rw).display()));
     }
     assert_eq!(server.object("randwrite").map(|content| content.len()), Some(12 << 20));

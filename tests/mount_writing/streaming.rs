@@ -25,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_refused_upload_is_an_error_of_close_and_leaves_nothing", refused),
         trial("appending_copies_what_is_there_inside_the_store", append),
         trial("a_file_opened_for_both_is_one_stream_too", both_ways),
+        trial("many_large_writes_among_other_things_are_each_what_they_were", among_others),
     ]
 }
 
@@ -251,4 +252,46 @@ fn both_ways() {
     assert_eq!(server.count(Kind::UploadPart), 3);
     file.read_exact_at(&mut aligned[start..start + MIB], 5 * MIB as u64).expect("it can be read");
     assert_eq!(aligned[start..start + MIB], content[5 * MIB..6 * MIB]);
+}
+
+/// Several files in blocks of several sizes, some of which do not end where parts do, and everything else that comes by the same descriptor.
+fn among_others() {
+    const SIZE: usize = 40 * MIB + 12_345;
+    let server = S3Server::start();
+    let mount = Daemon::new(&server).start();
+    let blocks = [MIB, 300_000, 768 << 10, 64 << 10];
+    let long = |kind: &str, n: usize| mount.join(format!("{kind}-{n}-{}", "n".repeat(200)));
+    std::thread::scope(|scope| {
+        for (n, block) in blocks.into_iter().enumerate() {
+            let (path, long) = (mount.join(format!("file-{n}")), &long);
+            scope.spawn(move || {
+                let content = pattern(SIZE, n);
+                let mut file = File::create(path).expect("it can be made");
+                for (at, piece) in content.chunks(block).enumerate() {
+                    file.write_all(piece).expect("it is taken");
+                    if at % 8 == n {
+                        let name = long("small", n * 1000 + at);
+                        fs::write(&name, name.as_os_str().as_encoded_bytes()).expect("it is written");
+                        fs::rename(&name, long("moved", n * 1000 + at)).expect("it is renamed");
+                        // Not what was written last.
+                        file.write_all_at(&content[10..5000], 10).expect("the beginning is written again");
+                    }
+                }
+                file.sync_all().expect("it is in the store");
+            });
+        }
+    });
+    for n in 0..blocks.len() {
+        assert!(server.object(&format!("file-{n}")).expect("it is there") == pattern(SIZE, n), "blocks of {}", blocks[n]);
+        assert!(fs::read(mount.join(format!("file-{n}"))).expect("it can be read") == pattern(SIZE, n));
+    }
+    let moved: Vec<_> = fs::read_dir(mount.path()).expect("it is listed").map(|entry| entry.expect("it is").path()).collect();
+    let moved = moved.iter().filter(|path| path.to_string_lossy().contains("moved-"));
+    for path in moved.clone() {
+        assert_eq!(fs::read_to_string(path).expect("it can be read"), path.to_string_lossy().replace("moved-", "small-"));
+    }
+    assert_eq!(
+        moved.count(),
+        blocks.iter().enumerate().map(|(n, &block)| (0..SIZE.div_ceil(block)).filter(|at| at % 8 == n).count()).sum::<usize>()
+    );
 }

@@ -152,7 +152,7 @@ async fn writes(store: &Retrying, prefix: &Key) -> Vec<Finding> {
 
 async fn upload(store: &Retrying, key: &Key) -> StoreResult<()> {
     let upload = store.create_upload(key, &Headers::default()).await?;
-    let body = Bytes::from(vec![0; usize::try_from(LEAST_PART).unwrap_or_default()]);
+    let body = vec![0; usize::try_from(LEAST_PART).unwrap_or_default()].into();
     let sent = store.upload_part(&upload, 1, body).await;
     let aborted = store.abort_upload(&upload).await;
     sent.and(aborted)

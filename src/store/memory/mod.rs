@@ -22,7 +22,7 @@ use self::bucket::{Bucket, Content};
 use self::log::{Guard, Log};
 use self::plan::Script;
 use super::{
-    Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Part,
+    Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Part,
     PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Unfinished, Upload, UploadsPage, Written, symlink,
 };
 
@@ -211,7 +211,7 @@ impl ObjectStore for Memory {
         self.answer_create(key, headers).await
     }
 
-    async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+    async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         self.answer_part(upload, number, body).await
     }
 

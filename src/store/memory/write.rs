@@ -11,8 +11,8 @@ use super::read::next_stop;
 use super::{Memory, not_found, precondition_failed};
 use crate::store::symlink::{self, Link};
 use crate::store::{
-    Condition, CopyRequest, Crc64, Details, ETag, Error, ErrorKind, Headers, Key, LARGEST_COPY, MOST_PARTS, Op, Part, PartCopy, PartsPage,
-    Polynomial, PutRequest, Result, Unfinished, Upload, UploadsPage, Written,
+    Body, Condition, CopyRequest, Crc64, Details, ETag, Error, ErrorKind, Headers, Key, LARGEST_COPY, MOST_PARTS, Op, Part, PartCopy,
+    PartsPage, Polynomial, PutRequest, Result, Unfinished, Upload, UploadsPage, Written,
 };
 
 /// Entries of one page of uploads, or of parts.
@@ -117,10 +117,10 @@ impl Memory {
         .await
     }
 
-    pub(super) async fn answer_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+    pub(super) async fn answer_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         let guard = Guard::open(&self.log, Op::UploadPart, &upload.key, None, None).of_part(number);
         self.carry_out(Op::UploadPart, &upload.key, body.len() as u64, guard, |bucket| {
-            add_part(bucket, Op::UploadPart, upload, number, own(&body))
+            add_part(bucket, Op::UploadPart, upload, number, own(&body.joined()))
         })
         .await
     }

@@ -1,5 +1,5 @@
 //! A body on its way out: handed to the connection in pieces, so that it is seen whether it moves. Invariant: the pieces are
-//! slices of the one buffer, and their sum is its length.
+//! slices of those that it was given in, and their sum is its length.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::metrics::Metrics;
+use crate::store::Body;
 
 /// Bytes that leave at once: a connection takes the next piece when it has written most of the one before.
 const PIECE: usize = 128 << 10;
@@ -51,35 +52,44 @@ impl Leaving {
 /// The body.
 #[derive(Debug)]
 pub(super) struct Watched {
-    rest: Bytes,
+    body: Body,
+    /// Which of its pieces is next, or has begun to leave.
+    piece: usize,
+    /// What is left of that one, when it has begun.
+    begun: Bytes,
+    left: usize,
     leaving: Leaving,
 }
 
 impl Watched {
-    pub fn new(body: Bytes, leaving: Leaving) -> Self {
-        Self { rest: body, leaving }
+    pub fn new(body: Body, leaving: Leaving) -> Self {
+        let left = body.len();
+        Self { body, piece: 0, begun: Bytes::new(), left, leaving }
     }
 }
 
-impl Body for Watched {
+impl http_body::Body for Watched {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.rest.is_empty() {
-            return Poll::Ready(None);
+        if self.begun.is_empty() {
+            let Some(next) = self.body.pieces().get(self.piece).cloned() else { return Poll::Ready(None) };
+            self.begun = next;
+            self.piece += 1;
         }
-        let n = self.rest.len().min(PIECE);
-        let piece = self.rest.split_to(n);
+        let n = self.begun.len().min(PIECE);
+        let frame = self.begun.split_to(n);
+        self.left -= n;
         self.leaving.on_piece(n);
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        Poll::Ready(Some(Ok(Frame::data(frame))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
+        self.left == 0
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
+        SizeHint::with_exact(self.left as u64)
     }
 }

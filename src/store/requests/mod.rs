@@ -16,7 +16,6 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use reqwest::Response;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -27,7 +26,7 @@ use super::answer;
 use super::credentials::{Attempts, Edition};
 use super::leave::Clients;
 use super::signing::SignedGet;
-use super::{Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result};
+use super::{Body, Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result};
 use crate::metrics::{Attempt, Metrics, RequestKind};
 
 pub(super) use self::headers::REQUEST_PAYER;
@@ -90,12 +89,12 @@ struct Call<'a> {
     key: &'a Key,
     query: Vec<(&'static str, String)>,
     headers: HeaderMap,
-    body: Bytes,
+    body: Body,
 }
 
 impl<'a> Call<'a> {
     fn new(op: Op, method: Method, key: &'a Key) -> Self {
-        Self { op, method, key, query: Vec::new(), headers: HeaderMap::new(), body: Bytes::new() }
+        Self { op, method, key, query: Vec::new(), headers: HeaderMap::new(), body: Body::default() }
     }
 
     fn with(self, query: impl Into<Vec<(&'static str, String)>>) -> Self {
@@ -106,7 +105,7 @@ impl<'a> Call<'a> {
         Self { headers, ..self }
     }
 
-    fn bearing(self, body: Bytes) -> Self {
+    fn bearing(self, body: Body) -> Self {
         Self { body, ..self }
     }
 
@@ -149,16 +148,16 @@ impl Requests {
     }
 
     /// The checksum of a body; that of a large one takes longer than others should wait.
-    async fn sum(&self, body: &Bytes) -> u64 {
+    async fn sum(&self, body: &Body) -> u64 {
         let polynomial = self.polynomial();
         if body.len() > SUMMED_HERE {
             let shared = body.clone();
-            if let Ok(sum) = tokio::task::spawn_blocking(move || polynomial.of(&shared)).await {
+            if let Ok(sum) = tokio::task::spawn_blocking(move || polynomial.of_body(&shared)).await {
                 return sum;
             }
             // The runtime is shutting down.
         }
-        polynomial.of(body)
+        polynomial.of_body(body)
     }
 
     /// Sends `call` and reads its answer; anything but a success is an error.

@@ -1,7 +1,6 @@
 //! Whole objects: their details, PUT, copy, DELETE, symbolic links. Invariant: the checksum that the store tells of what it took
 //! is that of what was sent, or the write is an error.
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
@@ -10,7 +9,7 @@ use super::headers::{CARRIED, encoded};
 use super::{Call, Reply, Requests};
 use crate::store::symlink::{self, Link};
 use crate::store::{
-    Condition, CopyRequest, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, Op, PutRequest, Result, SYMLINK_SIZE,
+    Body, Condition, CopyRequest, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, Op, PutRequest, Result, SYMLINK_SIZE,
     Written,
 };
 
@@ -76,13 +75,13 @@ impl Requests {
     pub async fn put(&self, request: &PutRequest) -> Result<Written> {
         let PutRequest { key, body, headers, condition } = request;
         let object = self.names.of_object(Op::Put, key, headers)?;
-        let crc64 = self.sum(body).await;
+        let crc64 = self.sum(&body.clone().into()).await;
         let form = |mut headers: HeaderMap, checksums| {
             headers.extend(object.clone());
             if checksums {
                 headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(crc64));
             }
-            Call::new(Op::Put, Method::PUT, key).headed(headers).bearing(body.clone())
+            Call::new(Op::Put, Method::PUT, key).headed(headers).bearing(body.clone().into())
         };
         let reply = self.write(Op::Put, key, condition, form).await?;
         self.compare(Op::Put, key, Some(crc64), &reply)?;
@@ -132,7 +131,7 @@ impl Requests {
         object.insert("x-oss-symlink-target", HeaderValue::try_from(encoded).expect("percent-encoding leaves what a header takes"));
         let form = |mut headers: HeaderMap, _| {
             headers.extend(object.clone());
-            Call::new(Op::Put, Method::PUT, key).with([("symlink", String::new())]).headed(headers).bearing(Bytes::new())
+            Call::new(Op::Put, Method::PUT, key).with([("symlink", String::new())]).headed(headers).bearing(Body::default())
         };
         let reply = self.write(Op::Put, key, condition, form).await?;
         Ok(Written { etag: header_etag(Op::Put, key, &reply)? })

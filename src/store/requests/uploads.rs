@@ -1,7 +1,6 @@
 //! Multipart uploads: begin, send and copy parts, complete, abort, list. Invariant: an object is complete only when its checksum
 //! is that of its parts one after another, wherever the store tells it.
 
-use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, header};
 
 use super::documents::{completion, parts, uploads};
@@ -9,7 +8,7 @@ use super::headers::{decoded, encoded};
 use super::objects::{gone, header_etag, no_etag};
 use super::{Call, Requests};
 use crate::store::{
-    Condition, Dialect, Error, ErrorKind, Headers, Key, Op, Part, PartCopy, PartsPage, Result, Upload, UploadsPage, Written,
+    Body, Condition, Dialect, Error, ErrorKind, Headers, Key, Op, Part, PartCopy, PartsPage, Result, Upload, UploadsPage, Written,
 };
 
 /// What S3 calls the checksum, and that it is one of the whole.
@@ -34,7 +33,7 @@ impl Requests {
         Ok(Upload { key: key.clone(), id, checksummed: self.dialect == Dialect::Oss || confirmed() })
     }
 
-    pub async fn upload_part(&self, upload: &Upload, number: u32, body: Bytes) -> Result<Part> {
+    pub async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         let (key, size) = (&upload.key, body.len() as u64);
         let crc64 = if upload.checksummed { Some(self.sum(&body).await) } else { None };
         let form = |mut headers: HeaderMap, checksums| {
@@ -63,7 +62,7 @@ impl Requests {
 
     pub async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
         let key = &upload.key;
-        let body = Bytes::from(completion(parts));
+        let body = Body::from(completion(parts).into_bytes());
         let crc64 = self.polynomial().of_parts(parts);
         let form = |mut headers: HeaderMap, checksums| {
             headers.extend(self.names.of_completion());

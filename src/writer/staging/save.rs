@@ -188,7 +188,7 @@ impl Inner {
                 let _sending = self.shared.share.on_send();
                 let _place = self.places.acquire().await;
                 let _of_all = self.shared.places.acquire().await;
-                upload.send(number, body).await?
+                upload.send(number, body.into()).await?
             }
         })
     }

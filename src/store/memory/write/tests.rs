@@ -24,7 +24,7 @@ async fn uploaded(store: &Memory, key: &str, bodies: &[&'static str]) -> (Upload
     let upload = store.create_upload(&key.into(), &headers("of", "upload")).await.unwrap();
     let mut parts = Vec::new();
     for (i, body) in bodies.iter().enumerate() {
-        parts.push(store.upload_part(&upload, i as u32 + 1, Bytes::from_static(body.as_bytes())).await.unwrap());
+        parts.push(store.upload_part(&upload, i as u32 + 1, Bytes::from_static(body.as_bytes()).into()).await.unwrap());
     }
     (upload, parts)
 }
@@ -107,7 +107,7 @@ async fn uploads_are_listed_page_by_page_until_they_are_aborted() {
     assert_eq!(store.uploads().iter().map(|upload| upload.id.clone()).collect::<Vec<_>>(), std::slice::from_ref(&other.id));
     store.abort_upload(&other).await.unwrap();
     store.abort_upload(&other).await.unwrap();
-    assert_eq!(store.upload_part(&other, 1, Bytes::new()).await.unwrap_err().kind, ErrorKind::NotFound);
+    assert_eq!(store.upload_part(&other, 1, Body::default()).await.unwrap_err().kind, ErrorKind::NotFound);
 }
 
 #[tokio::test]
