@@ -281,8 +281,8 @@ fn among_others() {
             });
         }
     });
-    for n in 0..blocks.len() {
-        assert!(server.object(&format!("file-{n}")).expect("it is there") == pattern(SIZE, n), "blocks of {}", blocks[n]);
+    for (n, block) in blocks.iter().enumerate() {
+        assert!(server.object(&format!("file-{n}")).expect("it is there") == pattern(SIZE, n), "blocks of {block}");
         assert!(fs::read(mount.join(format!("file-{n}"))).expect("it can be read") == pattern(SIZE, n));
     }
     let moved: Vec<_> = fs::read_dir(mount.path()).expect("it is listed").map(|entry| entry.expect("it is").path()).collect();
