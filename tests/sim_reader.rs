@@ -90,6 +90,31 @@ fn assert_each_byte_once(gets: &[Request], size: u64) {
     assert_eq!(at, size);
 }
 
+/// How long 4 GiB take from a store whose first bytes come after 10 to 110 ms.
+async fn from_an_uneven_store(chunks: PrefetchChunks) -> Duration {
+    let first_byte = Latency::Between(Duration::from_millis(10), Duration::from_millis(110));
+    let plan = Plan { first_byte, bandwidth: Bandwidth { per_connection: Some(PER_CONNECTION), total: Some(2_000_000_000) }, seed: 1 };
+    let sim = sim(plan, ByteSize::gib(2), Options { prefetch_chunks: chunks, ..Options::default() });
+    let handle = sim.open("large", 4 << 30);
+    let start = Instant::now();
+    for offset in (0..4 << 30).step_by(MIB as usize) {
+        sim.read(&handle, "large", 1, offset, MIB).await;
+    }
+    assert_each_byte_once(&sim.gets(), 4 << 30);
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_time_of_a_get_varies_the_window_becomes_wide_enough_by_itself() {
+    let (auto, narrow, wide) = (
+        from_an_uneven_store(PrefetchChunks::Auto).await,
+        from_an_uneven_store(PrefetchChunks::Fixed(32)).await,
+        from_an_uneven_store(PrefetchChunks::Fixed(64)).await,
+    );
+    println!("4 GiB at 10 to 110 ms: {auto:?} of virtual time, {narrow:?} with 32 chunks, {wide:?} with 64");
+    assert!(auto < narrow && auto < wide.mul_f64(1.25));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_sequential_read_with_defaults_is_close_to_the_arithmetic_optimum() {
     let sim = sim(cloud(), ByteSize::gib(1), Options::default());

@@ -9,6 +9,7 @@
 //! [`begin`]: ObjectHandle::begin
 //! [`finish`]: Pending::finish
 
+mod climb;
 mod disk;
 mod extent;
 mod fetch;
@@ -131,6 +132,8 @@ struct Shared {
     objects: Mutex<HashMap<(Key, ETag), Arc<Object>>>,
     active: Mutex<(Instant, usize)>,
     pace: Mutex<Pace>,
+    /// Bytes that sequential readers have taken.
+    taken: AtomicU64,
     stamps: AtomicU64,
     handles: AtomicU64,
     written: Written,
@@ -180,6 +183,7 @@ impl Reader {
             objects: Mutex::default(),
             active: Mutex::new((Instant::now(), 0)),
             pace: Mutex::new(Pace::new(Instant::now())),
+            taken: AtomicU64::new(0),
             stamps: AtomicU64::new(0),
             handles: AtomicU64::new(0),
             written: Written::default(),
@@ -295,7 +299,12 @@ impl Shared {
             *self.active.lock() = (now, streams);
         }
         let share = (self.budget.limit() as u64 / 4 * 3) / streams.max(1) as u64;
-        Limits { share, whole: (self.budget.limit() / WHOLE_OF) as u64, link: self.pace.lock().link(now, streams) }
+        Limits {
+            share,
+            whole: (self.budget.limit() / WHOLE_OF) as u64,
+            link: self.pace.lock().link(now, streams),
+            taken: self.taken.load(Ordering::Relaxed),
+        }
     }
 
     /// Frees at least `need` bytes if that much can be spared: isolated pieces first, then what lies behind streams,
@@ -399,6 +408,10 @@ impl ObjectHandle {
         shared.metrics.cancelled_fetches.add(cancelled as u64);
         if planned.new_stream {
             shared.active.lock().1 += 1;
+        }
+        shared.taken.fetch_add(planned.moved, Ordering::Relaxed);
+        if let Some(factor) = planned.lesson {
+            shared.pace.lock().stretch_by(factor);
         }
         if planned.short_bytes > 0 {
             // Pieces of earlier random reads make room for a window; other windows do not.

@@ -99,6 +99,8 @@ pub(super) struct Limits {
     /// The largest object of which all may be in memory.
     pub whole: u64,
     pub link: Link,
+    /// Bytes that all sequential readers have taken so far.
+    pub taken: u64,
 }
 
 /// What the object needs from the reader to act on its decisions.
@@ -119,6 +121,10 @@ pub(super) struct Planned {
     pub short_bytes: usize,
     /// The read began a stream.
     pub new_stream: bool,
+    /// Bytes by which it moved its stream.
+    pub moved: u64,
+    /// What its window learned of the path; see [`Pace::stretch_by`](super::pace::Pace::stretch_by).
+    pub lesson: Option<f64>,
 }
 
 /// Something that can be let go, for the reader to choose from when memory is short.
@@ -233,7 +239,7 @@ impl Object {
             ended.extend(state.jumps.on_time(now));
         }
         let mut cancelled = if ended.is_empty() { 0 } else { state.abandon(&ended, true, options) };
-        let mut new_stream = false;
+        let (mut new_stream, mut took, mut lesson) = (false, 0, None);
         let mut guess = Guess::default();
         let (want, unit, stream) = match observed.pattern {
             Pattern::Isolated => {
@@ -257,6 +263,7 @@ impl Object {
             Pattern::Sequential { stream, moved } => {
                 new_stream = !state.windows.iter().any(|running| running.stream == stream);
                 let (crossed, reach) = state.advance(stream, read, moved, now, limits, options);
+                (took, lesson) = (moved, state.running(stream).window.lesson());
                 if crossed {
                     cancelled += state.sweep(options);
                 }
@@ -279,7 +286,7 @@ impl Object {
             state.promote(self.size, chunk, fetches);
         }
         let extents = state.covering(read, fetches.stamp());
-        (Planned { extents, short_bytes, new_stream }, cancelled)
+        (Planned { extents, short_bytes, new_stream, moved: took, lesson }, cancelled)
     }
 
     /// The extents that hold `read` now, after an earlier one was given up; missing bytes are asked for again.
@@ -417,7 +424,7 @@ impl State {
         if moved > 0 {
             running.at = running.at.max(read.start);
             running.window.follow(options.prefetch_chunks, now);
-            running.window.on_read(now, moved, chunk, &limits.link);
+            running.window.on_read(now, moved, chunk, &limits.link, limits.taken);
         }
         (before / chunk != running.at / chunk, plan::reach(running.window.depth(), chunk, limits.share))
     }

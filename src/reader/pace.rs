@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::climb;
+
 /// Observations count for one to two of these.
 const EPOCH: Duration = Duration::from_secs(10);
 
@@ -32,6 +34,10 @@ pub(super) struct Pace {
     epoch_started: Instant,
     before: Seen,
     now: Seen,
+    /// See [`climb`](super::climb).
+    stretch: f64,
+    /// Of the latest GETs, how many times as long as the fastest they took: a mean in which each is a thirty-second.
+    usual: f64,
 }
 
 /// The least times of an epoch.
@@ -43,7 +49,7 @@ struct Seen {
 }
 
 /// What windows go by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Link {
     latency: Option<Duration>,
     transfer: Option<Duration>,
@@ -51,11 +57,20 @@ pub(super) struct Link {
     pub is_probed: bool,
     /// Sequential readers that share the path.
     pub readers: usize,
+    /// How much wider than rate and time ask for their windows are.
+    pub stretch: f64,
+    /// What a GET took lately against the fastest, at least 1.
+    pub usual: f64,
 }
 
 impl Pace {
     pub fn new(now: Instant) -> Self {
-        Self { epoch_started: now, before: Seen::default(), now: Seen::default() }
+        Self { epoch_started: now, before: Seen::default(), now: Seen::default(), stretch: climb::LEAN, usual: 1.0 }
+    }
+
+    /// One of the readers found that windows should be so many times as wide.
+    pub fn stretch_by(&mut self, factor: f64) {
+        self.stretch = (self.stretch * factor).clamp(climb::LEAN, climb::MOST);
     }
 
     /// The first byte of a GET came after `latency`.
@@ -75,6 +90,11 @@ impl Pace {
             // Not after its own first byte: when that is noticed late, much of the body is there already.
             let transfer = whole.saturating_sub(latency).mul_f64(MIB / bytes as f64);
             self.now.transfer = Some(least(self.now.transfer, transfer));
+            let link = self.link(self.epoch_started, 1);
+            if let Some(fastest) = link.time_of(bytes) {
+                let times = (whole.as_secs_f64() / fastest.as_secs_f64().max(1e-6)).max(1.0);
+                self.usual += (times - self.usual) / 32.0;
+            }
         }
     }
 
@@ -87,7 +107,16 @@ impl Pace {
             transfer: both(self.before.transfer, self.now.transfer),
             is_probed: (EPOCH - PROBE..EPOCH).contains(&age),
             readers,
+            stretch: self.stretch,
+            usual: self.usual,
         }
+    }
+}
+
+/// Nothing is known.
+impl Default for Link {
+    fn default() -> Self {
+        Self { latency: None, transfer: None, is_probed: false, readers: 1, stretch: climb::LEAN, usual: 1.0 }
     }
 }
 

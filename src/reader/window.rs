@@ -1,16 +1,17 @@
 //! How far ahead one stream is fetched. Pure: the time comes as an argument.
 //!
 //! The window opens with the first read and doubles with the bytes that are read until it has N chunks. With
-//! `prefetch-chunks=auto` N follows the bandwidth-delay product: what the reader took per second lately, times what a
-//! GET takes, and some more. As long as the window is what holds the reader back this makes it grow from turn to turn;
-//! where more GETs bring nothing (the reader, the machine or the path is the limit) it stays, and where they are not
-//! needed it shrinks, because memory that was not just in use costs as much as the copy into it.
+//! `prefetch-chunks=auto` N follows the bandwidth-delay product: what the reader took per second lately, times what the fastest
+//! GET takes, times a factor that readers find out (see `climb`). As long as the window is what holds the reader back this makes it grow
+//! from turn to turn; where more GETs bring nothing (the reader, the machine or the path is the limit) it stays, and where they are not
+//! needed it shrinks, because memory that was not just in use costs as much as the copy into it, and on virtual machines much more.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::PrefetchChunks;
+use super::climb::{self, Climb};
 use super::pace::Link;
 
 /// Chunks ahead of the first read. Three GETs in flight already hide most of a round trip.
@@ -28,15 +29,11 @@ const AUTO_LEAST: u32 = 5;
 /// Where `auto` ends, whatever the memory: 8 GiB/s at 100 ms with 4 MiB chunks is 200.
 const AUTO_END: u32 = 256;
 
-/// Until readers have shown how fast they are, they are taken to read so many bytes a second together.
+/// Until readers have shown how fast they are, their windows together are those of so many bytes a second.
 const HOPED_RATE: f64 = 4e9;
 
-/// Bytes in flight over those that rate and time of a GET ask for: room to grow, and for GETs that are slower than
-/// the fastest.
-const ROOM: f64 = 1.5;
-
 /// A turn takes as long as so many GETs.
-const TURN_OF: u32 = 2;
+const TURN_OF: f64 = 2.0;
 
 /// The fastest of so many turns counts: one that was held up says little.
 const TURNS: usize = 4;
@@ -58,18 +55,30 @@ pub(super) struct Window {
 
 #[derive(Clone, Debug)]
 struct Auto {
-    turn_started: Instant,
-    turn_bytes: u64,
+    turn: Turn,
+    /// Bytes to be read that were asked for with another bound, and are not measured.
+    settling: u64,
     /// Bytes a second of the latest turns. The first turn of a stream opens the window and is not among them.
     rates: [f64; TURNS],
     turns: usize,
+    climb: Climb,
+    lesson: Option<f64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    started: Instant,
+    /// Bytes of this reader.
+    bytes: u64,
+    /// What all readers had taken when it began.
+    taken: u64,
 }
 
 impl Window {
     pub fn new(chunks: PrefetchChunks, now: Instant) -> Self {
         let (bound, auto) = match chunks {
             PrefetchChunks::Fixed(bound) => (bound, None),
-            PrefetchChunks::Auto => (AUTO_START, Some(Auto { turn_started: now, turn_bytes: 0, rates: [0.0; TURNS], turns: 0 })),
+            PrefetchChunks::Auto => (AUTO_START, Some(Auto::new(now))),
         };
         let depth = FIRST_DEPTH.min(bound);
         Self { chunks, depth, bound, kept: depth, nearer: 0, auto, unspent: 0 }
@@ -95,10 +104,15 @@ impl Window {
         self.kept.max(self.depth)
     }
 
-    /// The stream read `moved` new bytes.
-    pub fn on_read(&mut self, now: Instant, moved: u64, chunk_bytes: u64, link: &Link) {
+    /// By how much all windows should be wider, if the latest read brought that to light.
+    pub fn lesson(&mut self) -> Option<f64> {
+        self.auto.as_mut()?.lesson.take()
+    }
+
+    /// The stream read `moved` new bytes, before which all streams together had `taken` so many.
+    pub fn on_read(&mut self, now: Instant, moved: u64, chunk_bytes: u64, link: &Link, taken: u64) {
         if let Some(auto) = &mut self.auto {
-            self.bound = auto.on_read(now, moved, chunk_bytes, link, self.bound);
+            self.bound = auto.on_read(now, moved, chunk_bytes, link, (self.bound, taken));
         }
         // With each chunk that is read, the farthest that was fetched lies one chunk nearer.
         self.nearer += moved;
@@ -115,28 +129,54 @@ impl Window {
 }
 
 impl Auto {
+    fn new(now: Instant) -> Self {
+        let turn = Turn { started: now, bytes: 0, taken: 0 };
+        Self { turn, settling: 0, rates: [0.0; TURNS], turns: 0, climb: Climb::new(), lesson: None }
+    }
+
     /// The bound from here on.
-    fn on_read(&mut self, now: Instant, moved: u64, chunk_bytes: u64, link: &Link, bound: u32) -> u32 {
-        self.turn_bytes += moved;
+    fn on_read(&mut self, now: Instant, moved: u64, chunk_bytes: u64, link: &Link, (bound, taken): (u32, u64)) -> u32 {
         let Some(time) = link.time_of(chunk_bytes) else { return bound };
-        let chunks = |rate: f64| {
-            let chunks = (rate * time.as_secs_f64() / chunk_bytes as f64).ceil();
+        let chunks = |rate: f64, stretch: f64| {
+            let chunks = (rate * stretch * time.as_secs_f64() / chunk_bytes as f64).ceil();
             (AUTO_LEAST..AUTO_END).find(|&n| f64::from(n) >= chunks).unwrap_or(AUTO_END)
         };
-        let elapsed = now.duration_since(self.turn_started);
+        let next_turn = Turn { started: now, bytes: 0, taken: taken + moved };
+        if self.settling > 0 || link.is_probed {
+            self.settling = self.settling.saturating_sub(moved);
+            if link.is_probed {
+                // What comes now is that of a half.
+                self.settling = self.settling.max(u64::from(bound) * chunk_bytes);
+            }
+            self.turn = next_turn;
+            return bound;
+        }
+        self.turn.bytes += moved;
+        let elapsed = now.duration_since(self.turn.started);
         // In a turn every GET that was in flight ends and one more after it, so that what the window let through is what is measured; a
         // reader that is slower than its window shows it as soon.
-        let over = self.turn_bytes >= u64::from(AUTO_LEAST) * chunk_bytes && elapsed >= time * TURN_OF;
+        let over = self.turn.bytes >= u64::from(AUTO_LEAST) * chunk_bytes && elapsed >= time.mul_f64(TURN_OF * link.usual);
         if !over {
-            return if self.turns == 0 { chunks(HOPED_RATE / link.readers.max(1) as f64) } else { bound };
+            return if self.turns == 0 { chunks(HOPED_RATE / link.readers.max(1) as f64, link.stretch / climb::LEAN) } else { bound };
         }
-        if self.turns > 0 {
-            self.rates[self.turns % TURNS] = self.turn_bytes as f64 / elapsed.max(Duration::from_micros(1)).as_secs_f64();
-        }
+        let a_second = |bytes: u64| bytes as f64 / elapsed.max(Duration::from_micros(1)).as_secs_f64();
+        let (own, all) = (a_second(self.turn.bytes), a_second((taken + moved).saturating_sub(self.turn.taken).max(self.turn.bytes)));
+        self.turn = next_turn;
         self.turns += 1;
-        (self.turn_started, self.turn_bytes) = (now, 0);
+        if self.turns == 1 {
+            return bound;
+        }
+        self.rates[self.turns % TURNS] = own;
+        let factor = self.climb.on_turn(bound, all, link.readers, link.stretch);
+        // All readers may find the same at the same time.
+        let factor = factor.powf(1.0 / link.readers.max(1) as f64);
+        self.lesson = Some(factor).filter(|&factor| factor != 1.0);
         let fastest = self.rates.iter().copied().fold(0.0, f64::max);
-        if fastest > 0.0 { chunks(fastest * ROOM) } else { bound }
+        let next = chunks(fastest, (link.stretch * factor).clamp(climb::LEAN, climb::MOST));
+        if next != bound {
+            self.settling = u64::from(bound.max(next)) * chunk_bytes;
+        }
+        next
     }
 }
 
@@ -159,9 +199,28 @@ mod tests {
     fn run(window: &mut Window, mut now: Instant, chunks: u32, link: &Link, rate: impl Fn(u32) -> f64) -> Instant {
         for _ in 0..chunks {
             now += Duration::from_secs_f64(CHUNK as f64 / rate(window.depth()));
-            window.on_read(now, CHUNK, CHUNK, link);
+            window.on_read(now, CHUNK, CHUNK, link, 0);
         }
         now
+    }
+
+    /// The depths of a window before each of `chunks` chunks, on a path of which the fastest GET takes `time` and that gives `rate(depth)`.
+    fn follow(time: Duration, rate: impl Fn(u32) -> f64, chunks: usize) -> Vec<u32> {
+        let mut now = Instant::now();
+        let mut pace = Pace::new(now);
+        pace.on_first_byte(now, time / 3);
+        pace.on_end(time, CHUNK);
+        let (start, mut window) = (now, Window::new(PrefetchChunks::Auto, now));
+        let mut depths = Vec::new();
+        for chunk in 0..chunks as u64 {
+            depths.push(window.depth());
+            now += Duration::from_secs_f64(CHUNK as f64 / rate(window.depth()));
+            window.on_read(now, CHUNK, CHUNK, &pace.link(start, 1), chunk * CHUNK);
+            if let Some(factor) = window.lesson() {
+                pace.stretch_by(factor);
+            }
+        }
+        depths
     }
 
     #[test]
@@ -170,7 +229,7 @@ mod tests {
         let mut window = Window::new(PrefetchChunks::Fixed(32), now);
         let depths: Vec<u32> = (0..6)
             .map(|_| {
-                window.on_read(now, 1 << 20, CHUNK, &Link::default());
+                window.on_read(now, 1 << 20, CHUNK, &Link::default(), 0);
                 window.depth()
             })
             .collect();
@@ -182,10 +241,10 @@ mod tests {
         let now = Instant::now();
         let mut window = Window::new(PrefetchChunks::Fixed(32), now);
         for _ in 0..31 {
-            window.on_read(now, 4096, CHUNK, &Link::default());
+            window.on_read(now, 4096, CHUNK, &Link::default(), 0);
         }
         assert_eq!(window.depth(), 2);
-        window.on_read(now, 4096, CHUNK, &Link::default());
+        window.on_read(now, 4096, CHUNK, &Link::default(), 0);
         assert_eq!(window.depth(), 4);
     }
 
@@ -207,7 +266,7 @@ mod tests {
         let under = |window: &mut Window, chunks| {
             for _ in 0..10 {
                 window.follow(chunks, now);
-                window.on_read(now, 128 << 10, CHUNK, &link);
+                window.on_read(now, 128 << 10, CHUNK, &link, 0);
             }
             window.depth()
         };
@@ -225,7 +284,7 @@ mod tests {
         for (whole, depth) in [(60, 58), (10, 10), (1, AUTO_LEAST)] {
             let mut window = Window::new(PrefetchChunks::Auto, now);
             for _ in 0..10 {
-                window.on_read(now, 128 << 10, CHUNK, &link(now, Duration::from_millis(whole)));
+                window.on_read(now, 128 << 10, CHUNK, &link(now, Duration::from_millis(whole)), 0);
             }
             assert_eq!(window.depth(), depth);
         }
@@ -238,7 +297,7 @@ mod tests {
         shared.readers = 4;
         let mut window = Window::new(PrefetchChunks::Auto, now);
         for _ in 0..10 {
-            window.on_read(now, 128 << 10, CHUNK, &shared);
+            window.on_read(now, 128 << 10, CHUNK, &shared, 0);
         }
         assert_eq!(window.depth(), 15);
     }
@@ -254,14 +313,36 @@ mod tests {
 
     #[test]
     fn it_settles_at_the_bandwidth_delay_product_and_a_half() {
-        let now = Instant::now();
-        let time = Duration::from_millis(100);
         // 40 chunks fill the path.
-        let path = |depth: u32| f64::from(depth.min(40)) * CHUNK as f64 / time.as_secs_f64();
-        let mut window = Window::new(PrefetchChunks::Auto, now);
-        run(&mut window, now, 5000, &link(now, time), path);
-        // The path itself rounds up.
-        assert!((60..=61).contains(&window.depth()), "{}", window.depth());
+        let depths = follow(Duration::from_millis(100), |depth| f64::from(depth.min(40)) * CHUNK as f64 / 0.1, 20_000);
+        // What is tried now and then is given up at once. The path itself rounds up.
+        let settled = &depths[200..];
+        let tried = settled.iter().filter(|&&depth| depth > 61).count();
+        assert!(settled.iter().all(|&depth| depth <= 86) && tried < settled.len() / 15, "{tried}, {:?}", settled.iter().max());
+        assert!(depths[2000..].iter().all(|&depth| depth >= 60));
+    }
+
+    #[test]
+    fn where_gets_take_very_different_times_the_slowest_make_the_window() {
+        // The fastest GET takes 56 ms, and one that holds a reader back 156, up to what the machine can do.
+        let path = |depth: u32| (f64::from(depth) * CHUNK as f64 / 0.156).min(2e9);
+        let depths = follow(Duration::from_millis(56), path, 10_000);
+        let reached = |n: usize| depths[..n].iter().map(|&depth| path(depth)).sum::<f64>() / n as f64;
+        assert!(reached(512) > 1e9 && reached(4096) > 1.6e9 && reached(10_000) > 1.8e9, "{} {}", reached(512), reached(10_000));
+        // 75 are needed.
+        assert!(
+            depths[2000..].iter().all(|&depth| (50..=150).contains(&depth)),
+            "{:?} {:?}",
+            depths[2000..].iter().min(),
+            depths[2000..].iter().max()
+        );
+    }
+
+    #[test]
+    fn a_path_that_is_wider_than_was_hoped_is_filled() {
+        // 10 GB/s with 60 ms.
+        let depths = follow(Duration::from_millis(60), |depth| (f64::from(depth) * CHUNK as f64 / 0.065).min(10e9), 10_000);
+        assert!(depths[9000..].iter().all(|&depth| depth > 140), "{:?}", depths[9000..].iter().min());
     }
 
     #[test]
@@ -309,9 +390,9 @@ mod tests {
         let mut window = Window::new(PrefetchChunks::Auto, now);
         run(&mut window, now, 8, &normal, |_| 1e9);
         let before = window.depth();
-        window.on_read(now, 128 << 10, CHUNK, &normal.probed());
+        window.on_read(now, 128 << 10, CHUNK, &normal.probed(), 0);
         assert_eq!(window.depth(), before / 2);
-        window.on_read(now, 128 << 10, CHUNK, &normal);
+        window.on_read(now, 128 << 10, CHUNK, &normal, 0);
         assert_eq!(window.depth(), before);
     }
 }
