@@ -16,6 +16,9 @@ const EPOCH: Duration = Duration::from_secs(10);
 /// The last part of an epoch, in which windows are halved: several round trips of a distant store.
 const PROBE: Duration = Duration::from_millis(300);
 
+/// Of the factor of windows, what is left of it after an epoch in which nobody changed it.
+const FORGOTTEN: f64 = 0.9;
+
 /// Smaller bodies say nothing of the bandwidth of a connection.
 const TELLING_BYTES: u64 = 512 << 10;
 
@@ -79,6 +82,8 @@ impl Pace {
             self.epoch_started = now;
             self.before = Seen { latency: self.now.latency.or(self.before.latency), transfer: self.now.transfer.or(self.before.transfer) };
             self.now = Seen::default();
+            // Readers that are too short to find out that less would do inherit it from longer ones.
+            self.stretch_by(FORGOTTEN);
         }
         self.now.latency = Some(least(self.now.latency, latency));
     }
@@ -210,6 +215,37 @@ mod tests {
         }
         assert_eq!(pace.link(now + EPOCH * 2, 1).time_of(4 * MIB), Some(ms(100)));
         assert!(!pace.link(now + EPOCH * 2, 1).is_probed);
+    }
+
+    #[test]
+    fn wide_windows_are_forgotten_in_the_end() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        assert_eq!(pace.link(now, 1).stretch, climb::LEAN);
+        pace.stretch_by(100.0);
+        assert_eq!(pace.link(now, 1).stretch, climb::MOST);
+        for epoch in 1..=10 {
+            get(&mut pace, now + EPOCH * epoch, ms(10), ms(20), 4 * MIB);
+        }
+        assert!((5.0..6.0).contains(&pace.link(now, 1).stretch));
+        for epoch in 11..=30 {
+            get(&mut pace, now + EPOCH * epoch, ms(10), ms(20), 4 * MIB);
+        }
+        assert_eq!(pace.link(now, 1).stretch, climb::LEAN);
+    }
+
+    #[test]
+    fn what_gets_usually_take_is_a_mean_over_the_fastest() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        for _ in 0..200 {
+            get(&mut pace, now, ms(20), ms(40), 4 * MIB);
+        }
+        assert!((pace.link(now, 1).usual - 1.0).abs() < 0.01);
+        for _ in 0..200 {
+            get(&mut pace, now, ms(20), ms(80), 4 * MIB);
+        }
+        assert!((pace.link(now, 1).usual - 2.0).abs() < 0.01);
     }
 
     #[test]
