@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
     use crate::budget::{self, Budget};
-    use crate::fuse::request::Payload;
+    use crate::fuse::request::{Payload, tests::message};
     use crate::fuse::wire::opcode;
     use crate::metrics::Metrics;
     use crate::store::memory;
@@ -119,12 +119,6 @@ mod tests {
     fn writer() -> Writer {
         let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::gib(1)) });
         Writer::new(Arc::new(memory::Memory::default()), budget, Arc::new(Metrics::default()), writer::Options::default(), "inbox")
-    }
-
-    fn message(opcode: u32, body: &[u8]) -> Vec<u8> {
-        let len = u32::try_from(size_of::<InHeader>() + body.len()).unwrap();
-        let header = InHeader { len, opcode, unique: 7, ino: 3, uid: 1, gid: 2, thread: 9, extensions_len: 0, padding: 0 };
-        [header.as_bytes(), body].concat()
     }
 
     fn write(len: usize) -> Vec<u8> {

@@ -367,13 +367,13 @@ impl<'a> Arguments<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
     use zerocopy::IntoBytes;
 
     use super::*;
 
-    fn message(opcode: u32, body: &[u8]) -> Vec<u8> {
+    pub fn message(opcode: u32, body: &[u8]) -> Vec<u8> {
         let len = u32::try_from(size_of::<InHeader>() + body.len()).unwrap();
         let header = InHeader { len, opcode, unique: 7, ino: 3, uid: 1, gid: 2, thread: 9, extensions_len: 0, padding: 0 };
         [header.as_bytes(), body].concat()

@@ -409,7 +409,9 @@ impl ObjectHandle {
         if planned.new_stream {
             shared.active.lock().1 += 1;
         }
-        shared.taken.fetch_add(planned.moved, Ordering::Relaxed);
+        if planned.moved > 0 {
+            shared.taken.fetch_add(planned.moved, Ordering::Relaxed);
+        }
         if let Some(factor) = planned.lesson {
             shared.pace.lock().stretch_by(factor);
         }

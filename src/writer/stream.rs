@@ -223,9 +223,7 @@ impl Stream {
                 if !fits {
                     // Who holds something waits for a whole part: there is always room for one beside the small ones.
                     let Some(mut buffer) = fitting(room, size).or_else(|| share.try_buffer(size)) else { return Step::Room(part_len) };
-                    for run in open.covered.iter() {
-                        copy(&open.filling, run.clone(), &mut buffer.bytes_mut()[run.clone()]);
-                    }
+                    copy_covered(&open.covered, &open.filling, 0..buffer.len(), buffer.bytes_mut());
                     open.filling = Arc::new(buffer.into());
                 }
             }
@@ -358,7 +356,7 @@ impl Stream {
 
     /// Whether any part is on its way.
     pub fn is_busy(&self) -> bool {
-        self.slots.iter().any(|slot| matches!(slot, Slot::Busy { .. }))
+        self.leaving() > 0
     }
 
     fn leaving(&self) -> usize {
@@ -552,17 +550,11 @@ fn index_of(at: usize) -> u32 {
     u32::try_from(at).expect("there are at most so many parts")
 }
 
-/// Copies what is there of `inside` to the same places of `into`, which holds zeros.
+/// Copies what is there of `inside` to the same places of `into`.
 fn copy_covered(covered: &RangeSet<usize>, filling: &Filling, inside: Range<usize>, into: &mut [u8]) {
     for run in covered.overlapping(&inside) {
-        let (start, end) = (run.start.max(inside.start), run.end.min(inside.end));
-        copy(filling, start..end, &mut into[start - inside.start..end - inside.start]);
-    }
-}
-
-/// Copies `range`, all of which is there, to `into`, which is as long.
-fn copy(filling: &Filling, range: Range<usize>, into: &mut [u8]) {
-    for (at, bytes) in filling.slices(range.clone()) {
-        into[at - range.start..][..bytes.len()].copy_from_slice(bytes);
+        for (at, bytes) in filling.slices(run.start.max(inside.start)..run.end.min(inside.end)) {
+            into[at - inside.start..][..bytes.len()].copy_from_slice(bytes);
+        }
     }
 }

@@ -75,13 +75,14 @@ impl Requests {
     pub async fn put(&self, request: &PutRequest) -> Result<Written> {
         let PutRequest { key, body, headers, condition } = request;
         let object = self.names.of_object(Op::Put, key, headers)?;
-        let crc64 = self.sum(&body.clone().into()).await;
+        let body = Body::from(body.clone());
+        let crc64 = self.sum(&body).await;
         let form = |mut headers: HeaderMap, checksums| {
             headers.extend(object.clone());
             if checksums {
                 headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(crc64));
             }
-            Call::new(Op::Put, Method::PUT, key).headed(headers).bearing(body.clone().into())
+            Call::new(Op::Put, Method::PUT, key).headed(headers).bearing(body.clone())
         };
         let reply = self.write(Op::Put, key, condition, form).await?;
         self.compare(Op::Put, key, Some(crc64), &reply)?;
