@@ -173,10 +173,19 @@ impl Hedging {
         Self { switches, ..self }
     }
 
-    fn class(&self, request: &RangeRequest) -> &Mutex<Class> {
+    fn class(request: &RangeRequest) -> usize {
         let len = request.range.end - request.range.start;
         let class = (len.max(1).ilog2() as usize / 2).saturating_sub(7);
-        &self.classes[class.min(CLASSES - 1)]
+        class.min(CLASSES - 1)
+    }
+
+    /// The time to the first byte that 99 of 100 GETs of this class keep to, or those of the nearest class that is known while
+    /// this one is not: the size of a range does little to its first byte.
+    fn usual_first_byte(&self, class: usize) -> Option<Duration> {
+        (0..CLASSES)
+            .flat_map(|distance| [class.wrapping_sub(distance), class + distance])
+            .filter_map(|class| self.classes.get(class))
+            .find_map(|class| class.lock().first.p99)
     }
 
     /// Whether one more request may be sent now; it counts as sent.
@@ -189,22 +198,34 @@ impl Hedging {
     }
 
     /// The race for the first byte, then the winner up to its end, or until it crawls and another one takes over.
-    async fn fetch(&self, request: &RangeRequest, claim: &Claim<'_>, late: Option<Instant>, crawls: Option<Instant>) -> Result<()> {
+    ///
+    /// What is late is looked up again and again: the first GETs of all are under way before it is known, and an extra request
+    /// that is not allowed yet may be a moment later.
+    async fn fetch(&self, request: &RangeRequest, claim: &Claim<'_>, class: usize, started: Instant) -> Result<()> {
         let (mut a, mut b) = (claim.contender(Side::First), claim.contender(Side::Second));
         let mut winner = self.inner.get_range(request, &mut a);
-        if late.is_some()
-            && let Some(result) = until(&mut winner, late).await
-        {
-            return result;
-        }
-        if late.is_some() && claim.by().is_none() && self.may_send_more() {
-            let mut second = self.inner.get_range(request, &mut b);
-            match race(&mut winner, &mut second, claim).await {
-                Raced::Ended(result) => return result,
-                Raced::Won(Side::First) => {}
-                Raced::Won(Side::Second) => winner = second,
+        loop {
+            let late = self.usual_first_byte(class).map(|p99| started + p99.max(SOONEST));
+            let now = Instant::now();
+            let look_at = late.filter(|late| *late > now).unwrap_or(now + SOONEST);
+            if late.is_some_and(|late| late <= now) && self.may_send_more() {
+                let mut second = self.inner.get_range(request, &mut b);
+                match race(&mut winner, &mut second, claim).await {
+                    Raced::Ended(result) => return result,
+                    Raced::Won(Side::First) => {}
+                    Raced::Won(Side::Second) => winner = second,
+                }
+                break;
+            }
+            if let Some(result) = until(&mut winner, Some(look_at)).await {
+                return result;
+            }
+            if claim.by().is_some() {
+                break;
             }
         }
+        let whole = self.classes[class].lock().whole.p99;
+        let crawls = whole.map(|p99| started + (p99 * TIMES_WHOLE).max(SOONEST_LEFT));
         if let Some(result) = until(&mut winner, crawls).await {
             return result;
         }
@@ -240,18 +261,12 @@ impl ObjectStore for Hedging {
         if !self.switches.hedges() {
             return self.inner.get_range(request, sink).await;
         }
-        let class = self.class(request);
-        let (first, whole) = {
-            let class = class.lock();
-            (class.first.p99, class.whole.p99)
-        };
+        let class = Self::class(request);
         self.allowance.lock().gets += 1;
         let started = Instant::now();
-        let late = first.map(|p99| started + p99.max(SOONEST));
-        let crawls = whole.map(|p99| started + (p99 * TIMES_WHOLE).max(SOONEST_LEFT));
         let claim = Claim::new(sink);
-        let result = self.fetch(request, &claim, late, crawls).await;
-        let mut class = class.lock();
+        let result = self.fetch(request, &claim, class, started).await;
+        let mut class = self.classes[class].lock();
         if let Some(at) = claim.state.lock().at {
             class.first.record(at - started);
         }
