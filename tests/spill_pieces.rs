@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use support::{PIECE, check, content, files, fill, identity, max_mib, object, open};
-use windlass::spill::{Added, Bounds, CHUNK_BYTES, Identity, PIECE_BYTES, Spill};
+use windlass::spill::{Added, Addition, Bounds, CHUNK_BYTES, Identity, PIECE_BYTES, Spill, Way};
 use windlass::store::{ETag, Key};
 
 #[path = "support/spill.rs"]
@@ -49,6 +49,86 @@ fn only_whole_pieces_are_kept_and_none_twice() {
     assert_eq!(all, Added { kept: 38 * PIECE_BYTES, present: 2 * PIECE_BYTES, dropped: 0 });
     assert!(it.is_whole());
     assert_eq!(check(&it, "a", 0..40 * PIECE_BYTES), 40 * PIECE_BYTES);
+}
+
+/// A copy of `bytes` that begins where memory pages do, as buffers of chunks do: what a disk takes without a copy.
+struct Aligned {
+    padded: Vec<u8>,
+    at: usize,
+    len: usize,
+}
+
+impl Aligned {
+    fn of(bytes: &[u8]) -> Self {
+        let mut padded = vec![0; bytes.len() + 4096];
+        let at = padded.as_ptr().align_offset(4096);
+        padded[at..at + bytes.len()].copy_from_slice(bytes);
+        Self { padded, at, len: bytes.len() }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.padded[self.at..self.at + self.len]
+    }
+}
+
+#[test]
+fn several_are_kept_at_once_wherever_they_lie() {
+    let size = 9 * CHUNK_BYTES + 4097;
+    // One behind the other across chunks, the end of the object, a part of what came before, a piece by itself, none that is whole.
+    let starts = [0, CHUNK_BYTES, 2 * CHUNK_BYTES, 8 * CHUNK_BYTES, CHUNK_BYTES + MIB, 5 * CHUNK_BYTES + PIECE_BYTES, 6 * CHUNK_BYTES + 1];
+    let ends = [
+        CHUNK_BYTES,
+        2 * CHUNK_BYTES,
+        4 * CHUNK_BYTES,
+        size,
+        CHUNK_BYTES + 3 * MIB,
+        5 * CHUNK_BYTES + 2 * PIECE_BYTES,
+        6 * CHUNK_BYTES + 7,
+    ];
+    let expected = |kept, present| Added { kept, present, dropped: 0 };
+    for (way, is_aligned) in [(Way::Straight, true), (Way::Straight, false), (Way::Pages, true)] {
+        let disk = tempfile::tempdir().unwrap();
+        let it = object(&open(disk.path(), Bounds::default()), "a", size);
+        let bytes: Vec<_> = starts.iter().zip(ends).map(|(start, end)| Aligned::of(&content("a", *start..end))).collect();
+        let copies: Vec<Vec<u8>> = bytes.iter().map(|bytes| [&[0; 1], bytes.bytes()].concat()).collect();
+        let summing = (0..bytes.len()).map(|at| {
+            let mut summing = it.summing(starts[at]).unwrap();
+            summing.on_bytes(starts[at], bytes[at].bytes());
+            summing
+        });
+        let summing: Vec<_> = summing.collect();
+        let additions: Vec<_> = (0..bytes.len())
+            .map(|at| Addition {
+                offset: starts[at],
+                bytes: if is_aligned { bytes[at].bytes() } else { &copies[at][1..] },
+                summing: summing.get(at).filter(|_| at % 2 == 0),
+            })
+            .collect();
+        let added = it.add_all(way, &additions);
+        let lens: Vec<u64> = starts.iter().zip(ends).map(|(start, end)| end - start).collect();
+        assert_eq!(added[..4], [0, 1, 2, 3].map(|at| expected(lens[at], 0)), "{way:?}");
+        assert_eq!(added[4..], [expected(0, lens[4]), expected(lens[5], 0), Added::default()], "{way:?}");
+        let parts = [0..4 * CHUNK_BYTES, starts[5]..ends[5], 8 * CHUNK_BYTES..size];
+        assert_eq!(it.present(&(0..size)), parts);
+        for part in parts {
+            assert_eq!(check(&it, "a", part.clone()), part.end - part.start, "{way:?}");
+        }
+    }
+}
+
+#[test]
+fn of_several_at_once_those_are_kept_for_which_there_is_room() {
+    let disk = tempfile::tempdir().unwrap();
+    let spill = open(disk.path(), max_mib(10));
+    let it = object(&spill, "a", 4 * CHUNK_BYTES);
+    let bytes = content("a", 0..4 * CHUNK_BYTES);
+    let chunks = bytes.chunks(CHUNK_BYTES as usize);
+    let additions: Vec<_> = (0..).zip(chunks).map(|(at, bytes)| Addition { offset: at * CHUNK_BYTES, bytes, summing: None }).collect();
+    let added = it.add_all(Way::Straight, &additions);
+    assert!(added.iter().all(|added| added.kept == CHUNK_BYTES), "each makes room for itself: {added:?}");
+    let there: u64 = it.present(&(0..4 * CHUNK_BYTES)).iter().map(|part| part.end - part.start).sum();
+    assert_eq!((there, spill.stats().dropped), (2 * CHUNK_BYTES, 0));
+    assert!(spill.stats().bytes <= 10 * MIB);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! the readers' backs. It decides nothing about eviction or room. Invariant: no reader waits for a write, and nothing that goes
 //! wrong on the disk is an error of a read: the store is asked instead.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,20 +10,23 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::ReadMode;
 use super::extent::{Extent, Filling, Keeper};
 use super::plan;
 use crate::metrics::Metrics;
-use crate::spill::{Added, PIECE_BYTES, Spill, SpillObject, Summing, Way, Whole};
+use crate::spill::{Added, Addition, PIECE_BYTES, Spill, SpillObject, Summing, Way, Whole};
 use crate::store::ObjectMeta;
 
 /// Bytes that wait to be written are counted in these.
 const UNIT: u64 = 64 << 10;
 
-/// Writes at once. A disk gains little from more, and each holds a thread; with 4, a fast one was left idle between two of them.
+/// Objects that are written to at once. A disk gains little from more, and each holds a thread.
 const WRITES: usize = 8;
+
+/// Parts of one object that are written at once: what came while the ones before were written.
+const AT_ONCE: usize = 8;
 
 /// What is read from the disk before who waits for it is told.
 const STEP: u64 = 1 << 20;
@@ -73,6 +77,7 @@ impl Disk {
             size: meta.size,
             there: AtomicU64::new(0),
             looking: Mutex::default(),
+            queue: Mutex::default(),
             good: AtomicU64::new(0),
             looked: AtomicBool::new(false),
         }))
@@ -92,13 +97,51 @@ pub(super) struct OnDisk {
     /// Bytes of it on the disk when it was last looked, where a threshold bounds them. Those on their way there count too.
     there: AtomicU64,
     looking: Mutex<()>,
+    queue: Mutex<Queue>,
+}
+
+/// What waits to be written of one object. Its files take turns, so one task writes, all that came meanwhile at once.
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: VecDeque<Kept>,
+    is_written: bool,
 }
 
 /// A part of an extent on its way to the disk.
+#[derive(Debug)]
 struct Kept {
+    /// Its memory is held until it is written.
     keeper: Keeper,
     range: Range<u64>,
     sums: Option<Summing>,
+    _room: OwnedSemaphorePermit,
+    /// Bytes that were [taken](OnDisk::takes) for it.
+    taken: u64,
+    /// Who wants to know what became of it.
+    told: Option<oneshot::Sender<Added>>,
+}
+
+impl Kept {
+    fn bytes(&self) -> &[u8] {
+        let (extent, range) = (self.keeper.extent(), &self.range);
+        let part = (range.start - extent.range.start) as usize..(range.end - extent.range.start) as usize;
+        extent.bytes(&part).expect("the store has sent it")
+    }
+}
+
+/// Whoever writes what waits; when it ends early, as with the runtime, nothing waits any more.
+struct Writing {
+    on_disk: Arc<OnDisk>,
+    is_through: bool,
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        if !self.is_through {
+            // Let go of behind the lock: it may let others go on.
+            let _left = std::mem::take(&mut *self.on_disk.queue.lock());
+        }
+    }
 }
 
 /// Whether bytes came to be on the disk.
@@ -174,10 +217,7 @@ impl OnDisk {
             self.disk.metrics.spill_skipped_bytes.add(len);
             return;
         };
-        let (this, keeper) = (Arc::clone(self), extent.on_keep());
-        self.disk.runtime.spawn(async move {
-            this.write(Kept { keeper, range, sums }, room, len).await;
-        });
+        self.queue(Kept { keeper: extent.on_keep(), range, sums, _room: room, taken: len, told: None });
     }
 
     /// Has `range` of `extent` written, whatever the mode says, and waits for that.
@@ -185,13 +225,34 @@ impl OnDisk {
         for _ in 0..LOOKS {
             let units = self.disk.units(range.end - range.start);
             let room = Arc::clone(&self.disk.room).acquire_many_owned(units).await.expect("it is never closed");
-            if self.write(Kept { keeper: extent.on_keep(), range: range.clone(), sums: None }, room, 0).await.dropped == 0 {
+            let (tell, told) = oneshot::channel();
+            self.queue(Kept { keeper: extent.on_keep(), range: range.clone(), sums: None, _room: room, taken: 0, told: Some(tell) });
+            if told.await.is_ok_and(|added| added.dropped == 0) {
                 return Put::Kept;
             }
             // Perhaps only because somebody else is at it: then it may be there now.
             tokio::time::sleep(LOOK).await;
         }
         Put::Refused
+    }
+
+    fn queue(self: &Arc<Self>, kept: Kept) {
+        let mut queue = self.queue.lock();
+        queue.waiting.push_back(kept);
+        if !std::mem::replace(&mut queue.is_written, true) {
+            let writing = Writing { on_disk: Arc::clone(self), is_through: false };
+            self.disk.runtime.spawn(write_all(writing));
+        }
+    }
+
+    /// Those that came first, in the order of the object; none when nothing waits, and then nobody writes.
+    fn next(&self) -> Option<Vec<Kept>> {
+        let mut queue = self.queue.lock();
+        let ready = queue.waiting.len().min(AT_ONCE);
+        queue.is_written = ready > 0;
+        let mut next: Vec<_> = queue.waiting.drain(..ready).collect();
+        next.sort_by_key(|kept| kept.range.start);
+        (ready > 0).then_some(next)
     }
 
     /// The parts of `range` that are not on the disk.
@@ -230,27 +291,26 @@ impl OnDisk {
         });
     }
 
-    /// Writes a part of an extent, for which `taken` bytes were [taken](Self::takes).
-    async fn write(self: &Arc<Self>, kept: Kept, room: OwnedSemaphorePermit, taken: u64) -> Added {
-        let _turn = self.disk.turns.acquire().await.expect("it is never closed");
-        let this = Arc::clone(self);
-        blocking(move || {
-            // The extent's memory is held until here.
-            let (_room, extent, range) = (room, kept.keeper.extent(), &kept.range);
-            let part = (range.start - extent.range.start) as usize..(range.end - extent.range.start) as usize;
-            let bytes = extent.bytes(&part).expect("the store has sent it");
-            // Only when the next one would find no room: copying into pages costs what a disk that nearly follows would need, since their
-            // write-back takes from the same disk and the same cores.
-            let falls_behind = this.disk.room.available_permits() < this.disk.units(bytes.len() as u64) as usize;
-            let way = if falls_behind { Way::Pages } else { Way::Straight };
-            let added = this.spilled.add_by(way, range.start, bytes, kept.sums.as_ref());
-            this.disk.metrics.spill_written_bytes.add(added.kept);
-            this.on_good(added.kept);
-            this.look_how_much();
-            this.came(taken);
-            added
-        })
-        .await
+    fn write(self: &Arc<Self>, parts: Vec<Kept>) {
+        // Only when the next one would find no room: copying into pages costs what a disk that nearly follows would need, since their
+        // write-back takes from the same disk and the same cores.
+        let falls_behind =
+            parts.iter().any(|kept| self.disk.room.available_permits() < self.disk.units(kept.bytes().len() as u64) as usize);
+        let way = if falls_behind { Way::Pages } else { Way::Straight };
+        let additions: Vec<_> =
+            parts.iter().map(|kept| Addition { offset: kept.range.start, bytes: kept.bytes(), summing: kept.sums.as_ref() }).collect();
+        let added = self.spilled.add_all(way, &additions);
+        let kept = added.iter().map(|added| added.kept).sum();
+        self.disk.metrics.spill_written_bytes.add(kept);
+        self.on_good(kept);
+        self.look_how_much();
+        for (part, added) in parts.into_iter().zip(added) {
+            self.came(part.taken);
+            if let Some(tell) = part.told {
+                // Whoever asked may be gone.
+                let _ = tell.send(added);
+            }
+        }
     }
 
     /// Whether `len` bytes more are to be kept. They count from here on.
@@ -281,6 +341,18 @@ impl OnDisk {
             self.there.store(self.spilled.bytes_on_disk(), Ordering::Relaxed);
         }
     }
+}
+
+/// Writes what waits, until nothing does.
+async fn write_all(mut writing: Writing) {
+    let on_disk = Arc::clone(&writing.on_disk);
+    loop {
+        let _turn = on_disk.disk.turns.acquire().await.expect("it is never closed");
+        let Some(parts) = on_disk.next() else { break };
+        let this = Arc::clone(&on_disk);
+        blocking(move || this.write(parts)).await;
+    }
+    writing.is_through = true;
 }
 
 /// Does `work` where it may wait for a disk. When the runtime ends before it came to that nobody goes on.

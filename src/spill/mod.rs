@@ -42,7 +42,7 @@ use self::files::Layout;
 use self::format::Header;
 use crate::store::{ETag, Key};
 
-pub use adding::{Added, Way};
+pub use adding::{Added, Addition, Way};
 pub use format::{CHUNK_BYTES, Identity, PIECE_BYTES};
 pub use guard::{Bounds, Guard, Reservation};
 pub use object::SpillObject;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::Engine;
-use super::adding::{Added, Content, Way};
+use super::adding::{Added, Addition, Content, Way};
 use super::entry::{Entry, Taken, Turn};
 use super::files::{self, DATA, Pair, read_most};
 use super::format::{CHUNK_PIECES, PIECE_BYTES, checksum};
@@ -16,6 +16,9 @@ use super::whole::{Stamp, Whole};
 
 /// Pieces that are read at once: what a reader asks for is seldom more than a chunk.
 const BATCH: u64 = CHUNK_PIECES;
+
+/// Chunks that are written under one lock: a disk gains nothing from more, and others wait for it.
+const AT_ONCE: usize = 4;
 
 /// For whom something is read.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -201,36 +204,31 @@ impl SpillObject {
 
     /// Keeps the whole pieces among `bytes`, which are those of the object from `offset` on. The last piece is whole at the end of the object.
     pub fn add(&self, offset: u64, bytes: &[u8]) -> Added {
-        self.add_by(Way::Straight, offset, bytes, None)
+        self.add_all(Way::Straight, &[Addition { offset, bytes, summing: None }])[0]
     }
 
-    /// Makes checksums of what comes from `start` on, for [`add_by`](Self::add_by).
+    /// Makes checksums of what comes from `start` on, for [`Addition`].
     pub fn summing(&self, start: u64) -> Option<Summing> {
         self.entry.as_ref().map(|entry| Summing::new(entry.header().size(), start))
     }
 
-    /// [`add`](Self::add), with a word on how, and the checksums that were made already.
-    pub fn add_by(&self, way: Way, offset: u64, bytes: &[u8], summing: Option<&Summing>) -> Added {
-        let Some(entry) = &self.entry else { return Added::default() };
-        let size = entry.header().size();
-        let end = size.min(offset + bytes.len() as u64);
-        let last = if end == size { entry.header().pieces() } else { end / PIECE_BYTES };
-        let pieces = offset.div_ceil(PIECE_BYTES)..last;
-        if pieces.is_empty() {
-            return Added::default();
+    /// [`add`](Self::add) of several, with a word on how, and what became of each. Those that lie one behind the other, and are given in that
+    /// order, are written at once.
+    pub fn add_all(&self, way: Way, additions: &[Addition<'_>]) -> Vec<Added> {
+        let mut all = vec![Added::default(); additions.len()];
+        let Some(entry) = &self.entry else { return all };
+        let (of, contents): (Vec<_>, Vec<_>) = additions
+            .iter()
+            .enumerate()
+            .flat_map(|(of, addition)| contents_of(entry, addition).into_iter().map(move |content| (of, content)))
+            .unzip();
+        for (of, contents) in of.chunks(AT_ONCE).zip(contents.chunks(AT_ONCE)) {
+            for (of, added) in of.iter().zip(self.engine.add(entry, contents, way)) {
+                let Added { kept, present, dropped } = &mut all[*of];
+                (*kept, *present, *dropped) = (*kept + added.kept, *present + added.present, *dropped + added.dropped);
+            }
         }
-        let bytes = &bytes[(pieces.start * PIECE_BYTES - offset) as usize..(end - offset) as usize];
-        let mut added = Added::default();
-        // Pieces of one chunk at a time: a chunk is what makes room for another.
-        for chunk in pieces.start / CHUNK_PIECES..=(pieces.end - 1) / CHUNK_PIECES {
-            let part = entry.pieces_of(chunk).start.max(pieces.start)..entry.pieces_of(chunk).end.min(pieces.end);
-            let from = ((part.start - pieces.start) * PIECE_BYTES) as usize;
-            let until = bytes.len().min(((part.end - pieces.start) * PIECE_BYTES) as usize);
-            let sums = summing.and_then(|summing| summing.of(&part));
-            let done = self.engine.add(entry, &Content { pieces: part, bytes: &bytes[from..until], sums }, way);
-            added = Added { kept: added.kept + done.kept, present: added.present + done.present, dropped: added.dropped + done.dropped };
-        }
-        added
+        all
     }
 
     /// Reads all of it; whether it is there and good. Takes as long as reading it does.
@@ -283,4 +281,25 @@ impl SpillObject {
         self.engine.make_way();
         entry.pair(&self.engine.layout)
     }
+}
+
+/// The whole pieces of an addition by chunks: a chunk is what makes room for another.
+fn contents_of<'a>(entry: &Entry, addition: &Addition<'a>) -> Vec<Content<'a>> {
+    let Addition { offset, bytes, summing } = *addition;
+    let size = entry.header().size();
+    let end = size.min(offset + bytes.len() as u64);
+    let last = if end == size { entry.header().pieces() } else { end / PIECE_BYTES };
+    let pieces = offset.div_ceil(PIECE_BYTES)..last;
+    if pieces.is_empty() {
+        return Vec::new();
+    }
+    let bytes = &bytes[(pieces.start * PIECE_BYTES - offset) as usize..(end - offset) as usize];
+    let content = |chunk| {
+        let part = entry.pieces_of(chunk).start.max(pieces.start)..entry.pieces_of(chunk).end.min(pieces.end);
+        let from = ((part.start - pieces.start) * PIECE_BYTES) as usize;
+        let until = bytes.len().min(((part.end - pieces.start) * PIECE_BYTES) as usize);
+        let sums = summing.and_then(|summing| summing.of(&part));
+        Content { pieces: part, bytes: &bytes[from..until], sums }
+    };
+    (pieces.start / CHUNK_PIECES..=(pieces.end - 1) / CHUNK_PIECES).map(content).collect()
 }
