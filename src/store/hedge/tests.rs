@@ -113,7 +113,7 @@ async fn a_slow_one_is_helped_as_soon_as_that_is_known_and_allowed() {
     let (slow, usual) = tokio::join!(sim.get(), others);
     // The fiftieth GET of all is the forty-ninth of the others; it is looked every fifty milliseconds.
     let allowed = usual * (ONE_IN as u32 - 2);
-    let looked = SOONEST * (allowed.div_duration_f64(SOONEST).ceil() as u32);
+    let looked = SOONEST * u32::try_from(allowed.as_millis().div_ceil(SOONEST.as_millis())).unwrap();
     assert_eq!(slow.unwrap(), looked + usual);
     assert_eq!(sim.metrics.hedged_requests.get(), 1);
 }
