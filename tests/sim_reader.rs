@@ -621,6 +621,24 @@ async fn a_reader_that_goes_backward_in_its_chunks_waits_for_few_round_trips() {
     assert!(started.elapsed() < 40 * FIRST_BYTE, "{:?}", started.elapsed());
 }
 
+/// However many there are, and also in an object that would be fetched as a whole if it were read at random.
+#[tokio::test(start_paused = true)]
+async fn looks_back_by_the_way_fetch_nothing() {
+    let sim = sim(cloud(), ByteSize::gib(8), Options { backward_chunks: 32, ..Options::default() });
+    let size = 256 * CHUNK;
+    let handle = sim.open("k", size);
+    let mut looks = 0;
+    for offset in (0..size).step_by(MIB as usize) {
+        sim.read(&handle, "k", 1, offset, MIB).await;
+        if offset > 33 * CHUNK && offset / MIB % 9 == 0 {
+            looks += 1;
+            sim.read(&handle, "k", 1, offset - (looks * looks * 7919 % 10_007 % 31 + 1) * CHUNK, MIB).await;
+        }
+    }
+    assert!(looks > 90, "{looks}");
+    assert_eq!(asked(&sim.gets()), size);
+}
+
 #[tokio::test(start_paused = true)]
 async fn jumps_back_into_the_chunks_that_are_kept_fetch_nothing() {
     let options = Options { backward_chunks: 32, ..fixed(4) };

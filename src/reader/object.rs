@@ -244,8 +244,11 @@ impl Object {
         let (want, unit, stream) = match observed.pattern {
             Pattern::Isolated => {
                 guess = state.strides.on_read(who, read, chunk, self.size);
-                // Whoever has a habit is served by that.
-                if state.fits && guess.reads.is_empty() && guess.chunks.is_none() && options.prefetch_chunks != PrefetchChunks::Fixed(0) {
+                // Whoever has a habit is served by that, and a read of what is here asks for nothing.
+                let pieces = plan::pieces(read, self.size);
+                let is_here = plan::covered(state.held(&pieces), &pieces) == pieces.end - pieces.start;
+                let has_habit = !guess.reads.is_empty() || guess.chunks.is_some();
+                if state.fits && !has_habit && !is_here && options.prefetch_chunks != PrefetchChunks::Fixed(0) {
                     let decided = state.promotion.on_read(now, read.start / chunk, self.size.div_ceil(chunk), guess.backward);
                     if decided {
                         tracing::debug!(key = %self.key, "it is read at random all over: fetching all of it");
