@@ -630,7 +630,7 @@ async fn looks_back_by_the_way_fetch_nothing() {
     let mut looks = 0;
     for offset in (0..size).step_by(MIB as usize) {
         sim.read(&handle, "k", 1, offset, MIB).await;
-        if offset > 33 * CHUNK && offset / MIB % 9 == 0 {
+        if offset > 33 * CHUNK && (offset / MIB).is_multiple_of(9) {
             looks += 1;
             sim.read(&handle, "k", 1, offset - (looks * looks * 7919 % 10_007 % 31 + 1) * CHUNK, MIB).await;
         }
