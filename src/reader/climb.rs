@@ -93,8 +93,7 @@ impl Climb {
             return 1.0;
         };
         let ratio = f64::from(bound) / f64::from(from.max(1));
-        // If windows were the limit, and this one is one of several.
-        let expected = (ratio - 1.0) / readers.max(1) as f64;
+        let expected = expected(ratio, readers);
         let came = rate / before.max(1.0) - 1.0;
         if ratio <= 1.0 - TELLING {
             self.seen = Some((bound, rate));
@@ -139,7 +138,7 @@ impl Climb {
             (self.best, self.worse) = ((bound, rate), 0);
             return None;
         }
-        let is_worse = ratio <= 1.0 - TELLING && rate / most - 1.0 < (ratio - 1.0) / readers.max(1) as f64 * LOST;
+        let is_worse = ratio <= 1.0 - TELLING && rate / most - 1.0 < expected(ratio, readers) * LOST;
         self.worse = if is_worse { self.worse + 1 } else { 0 };
         if self.worse < WORSE {
             return None;
@@ -150,6 +149,11 @@ impl Climb {
         self.wider.on_success();
         Some(1.0 / ratio)
     }
+}
+
+/// What a window that is `ratio` times as wide brings of what all `readers` get, if windows are the limit and this one is one of theirs.
+fn expected(ratio: f64, readers: usize) -> f64 {
+    (ratio - 1.0) / readers.max(1) as f64
 }
 
 #[cfg(test)]

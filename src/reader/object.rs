@@ -245,10 +245,9 @@ impl Object {
             Pattern::Isolated => {
                 guess = state.strides.on_read(who, read, chunk, self.size);
                 // Whoever has a habit is served by that, and a read of what is here asks for nothing.
-                let pieces = plan::pieces(read, self.size);
-                let is_here = plan::covered(state.held(&pieces), &pieces) == pieces.end - pieces.start;
-                let has_habit = !guess.reads.is_empty() || guess.chunks.is_some();
-                if state.fits && !has_habit && !is_here && options.prefetch_chunks != PrefetchChunks::Fixed(0) {
+                let may_promote =
+                    state.fits && guess.reads.is_empty() && guess.chunks.is_none() && options.prefetch_chunks != PrefetchChunks::Fixed(0);
+                if may_promote && !state.holds(&plan::pieces(read, self.size)) {
                     let decided = state.promotion.on_read(now, read.start / chunk, self.size.div_ceil(chunk), guess.backward);
                     if decided {
                         tracing::debug!(key = %self.key, "it is read at random all over: fetching all of it");
@@ -393,6 +392,11 @@ impl State {
     /// The held ranges that touch `within`, in order.
     fn held<'a>(&'a self, within: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'a> {
         self.touching(within).map(|held| held.extent.range.clone())
+    }
+
+    /// Whether all of `range` is in memory or on its way.
+    fn holds(&self, range: &Range<u64>) -> bool {
+        plan::covered(self.held(range), range) == range.end - range.start
     }
 
     fn touching<'a>(&'a self, within: &Range<u64>) -> impl Iterator<Item = &'a Held> + use<'a> {
