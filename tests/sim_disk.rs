@@ -331,6 +331,9 @@ async fn what_fails_is_named_and_the_rest_is_warmed_unless_the_disk_is_full() {
     failing.insert("absent: no such file or directory".to_owned());
     let named: BTreeSet<_> = warmed.failures.iter().cloned().collect();
     assert!(named.len() == 10 && named.is_subset(&failing), "{:?}", warmed.failures);
+    let both = warm(&names, &process.reader, paths(&["d/00", "absent"]), ALL_OF_IT, &Arc::new(Tally::default())).await.unwrap();
+    let told = |words: &str| both.failures.iter().any(|failure| failure == words);
+    assert!(told("absent: no such file or directory") && told("d/00: planned fault"), "{:?}", both.failures);
     let bound = Warming { max_bytes: Some(5 * PIECE + 1), ..ALL_OF_IT };
     let some = warm(&names, &process.reader, paths(&["d"]), bound, &Arc::new(Tally::default())).await.unwrap();
     assert_eq!((some.progress.found_objects, some.is_full), (5, true));
