@@ -115,9 +115,10 @@ mod tests {
     use crate::budget::{self, Budget};
     use crate::units::ByteSize;
     use crate::writer::memory::Share;
+    use crate::writer::parts::Limits;
 
     fn share() -> Arc<Share> {
-        Share::new(Budget::new(&budget::Options { memory_limit: Some(ByteSize::mib(64)) }), 1 << 20, 0)
+        Share::new(Budget::new(&budget::Options { memory_limit: Some(ByteSize::mib(64)) }), 1 << 20, &Limits::default())
     }
 
     fn joined(slices: &[(usize, &[u8])]) -> Vec<(usize, String)> {

@@ -13,6 +13,16 @@ pub(super) struct Kept {
     firsts: VecDeque<Arc<Filling>>,
     others: VecDeque<Arc<Filling>>,
     bytes: usize,
+    /// Of these, in `others`.
+    other_bytes: usize,
+}
+
+/// How many bytes may be kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Most {
+    pub all: usize,
+    /// What is not of first parts.
+    pub others: usize,
 }
 
 impl Kept {
@@ -23,11 +33,16 @@ impl Kept {
     }
 
     /// Keeps one more; those that have to go for it are returned, perhaps itself.
-    pub fn keep(&mut self, buffer: Arc<Filling>, is_first: bool, most: usize) -> Vec<Arc<Filling>> {
+    pub fn keep(&mut self, buffer: Arc<Filling>, is_first: bool, most: Most) -> Vec<Arc<Filling>> {
         self.bytes += buffer.len();
-        if is_first { &mut self.firsts } else { &mut self.others }.push_back(buffer);
+        if is_first {
+            self.firsts.push_back(buffer);
+        } else {
+            self.other_bytes += buffer.len();
+            self.others.push_back(buffer);
+        }
         let mut gone = Vec::new();
-        while self.bytes > most {
+        while self.bytes > most.all || self.other_bytes > most.others {
             gone.extend(self.pop());
         }
         gone
@@ -35,7 +50,8 @@ impl Kept {
 
     /// The one that is wanted least.
     pub fn pop(&mut self) -> Option<Arc<Filling>> {
-        let buffer = self.others.pop_front().or_else(|| self.firsts.pop_front())?;
+        let other = self.others.pop_front().inspect(|buffer| self.other_bytes -= buffer.len());
+        let buffer = other.or_else(|| self.firsts.pop_front())?;
         self.bytes -= buffer.len();
         Some(buffer)
     }
@@ -46,7 +62,8 @@ impl Kept {
             let at = list.iter().position(|buffer| std::ptr::eq(Arc::as_ptr(buffer), weak.as_ptr()))?;
             list.remove(at)
         };
-        let found = find(&mut self.firsts).or_else(|| find(&mut self.others))?;
+        let first = find(&mut self.firsts);
+        let found = first.or_else(|| find(&mut self.others).inspect(|buffer| self.other_bytes -= buffer.len()))?;
         self.bytes -= found.len();
         Some(found)
     }

@@ -13,8 +13,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::filling::Filling;
-use super::kept::Kept;
+use super::kept::{Kept, Most};
 use super::landing::{Landing, Landings};
+use super::parts::Limits;
 use crate::budget::{Budget, Lease, buffer_size};
 use crate::reader::Reader;
 use crate::store::ObjectMeta;
@@ -48,7 +49,10 @@ pub(super) struct Share {
     small: Arc<Semaphore>,
     /// From so many bytes on a buffer is not small.
     part: usize,
+    /// Files longer than this do not fit in what is kept.
+    long: u64,
     most_kept: usize,
+    most_kept_of_long: usize,
     kept: Mutex<Kept>,
     landings: Landings,
     sending: AtomicUsize,
@@ -127,8 +131,8 @@ pub(super) enum Shortage {
 }
 
 impl Share {
-    /// The share of `budget`, for parts of `part` bytes or more. At most `kept` bytes that were sent are kept.
-    pub fn new(budget: Arc<Budget>, part: usize, kept: u64) -> Arc<Self> {
+    /// The share of `budget`, for parts of `part` bytes or more. Of what was sent so much is kept as `limits` say.
+    pub fn new(budget: Arc<Budget>, part: usize, limits: &Limits) -> Arc<Self> {
         let budget_share = budget.limit() / SHARE;
         let all = budget_share / UNIT;
         let part = part.min(largest_part(&budget));
@@ -137,7 +141,9 @@ impl Share {
             permits: Arc::new(Semaphore::new(all)),
             small: Arc::new(Semaphore::new(all.saturating_sub(units(part) as usize).max(1))),
             part,
-            most_kept: usize::try_from(kept).unwrap_or(usize::MAX).min(budget_share / 2),
+            long: limits.kept,
+            most_kept: usize::try_from(limits.kept).unwrap_or(usize::MAX).min(budget_share / 2),
+            most_kept_of_long: usize::try_from(limits.kept_of_long).unwrap_or(usize::MAX),
             kept: Mutex::default(),
             landings: Landings::default(),
             sending: AtomicUsize::new(0),
@@ -311,12 +317,13 @@ impl Share {
         Sending(Arc::clone(self))
     }
 
-    /// Keeps what was sent as long as that is cheap. What is returned finds it as long as it is kept.
-    pub fn keep(&self, buffer: Arc<Filling>, is_first: bool) -> Weak<Filling> {
+    /// Keeps what was sent of a file that is `size` bytes long by now, as long as that is cheap. What is returned finds it as long as it is kept.
+    pub fn keep(&self, buffer: Arc<Filling>, is_first: bool, size: u64) -> Weak<Filling> {
         let weak = Arc::downgrade(&buffer);
         if !self.budget.is_short() && self.waiting.load(Ordering::Relaxed) == 0 {
+            let most = Most { all: self.most_kept, others: if size > self.long { self.most_kept_of_long } else { usize::MAX } };
             // Dropped outside the lock: it may wake others.
-            let gone = self.kept.lock().keep(buffer, is_first, self.most_kept);
+            let gone = self.kept.lock().keep(buffer, is_first, most);
             drop(gone);
         }
         weak
@@ -399,7 +406,7 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn share() -> Arc<Share> {
-        Share::new(Budget::new(&Options { memory_limit: Some(ByteSize::mib(64)) }), 4 * MIB, 64 << 20)
+        Share::new(Budget::new(&Options { memory_limit: Some(ByteSize::mib(64)) }), 4 * MIB, &Limits::default())
     }
 
     #[tokio::test(start_paused = true)]
@@ -417,7 +424,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_kept_goes_before_anybody_waits_and_first_parts_go_last() {
         let share = share();
-        let keep = |first| share.keep(Arc::new(share.try_buffer(2 * MIB).unwrap().into()), first);
+        let keep = |first| share.keep(Arc::new(share.try_buffer(2 * MIB).unwrap().into()), first, 64 << 20);
         let (head, tail) = (keep(true), keep(false));
         let kept: Vec<_> = (0..2).map(|_| keep(false)).collect();
         // Half of the share is kept at most.
@@ -427,6 +434,28 @@ mod tests {
         let all: Vec<_> = std::iter::from_fn(|| share.try_buffer(2 * MIB)).collect();
         assert_eq!(all.len(), 6);
         assert!(head.upgrade().is_none() && kept[1].upgrade().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_file_that_does_not_fit_the_first_part_and_the_last_ones_are_kept() {
+        let budget = Budget::new(&Options { memory_limit: Some(ByteSize::gib(1)) });
+        let share = Share::new(budget, 8 * MIB, &Limits::default());
+        let mut size = 0;
+        let mut parts = || {
+            size += 8 << 20;
+            share.keep(Arc::new(share.try_buffer(8 * MIB).unwrap().into()), size == 8 << 20, size)
+        };
+        let parts: Vec<Vec<_>> = (0..2).map(|_| (0..8).map(|_| parts()).collect()).collect();
+        let there = |parts: &[Weak<Filling>]| -> Vec<bool> { parts.iter().map(|part| part.upgrade().is_some()).collect() };
+        assert_eq!(there(&parts[0]), [true, false, false, false, false, false, false, false]);
+        assert_eq!(there(&parts[1]), [false, false, false, false, false, false, true, true]);
+        assert_eq!(share.held_bytes(), 24 * MIB);
+        // Another file, which fits, is kept as a whole from then on.
+        let short: Vec<_> = (0..3).map(|_| share.keep(Arc::new(share.try_buffer(8 * MIB).unwrap().into()), false, 24 << 20)).collect();
+        assert_eq!((there(&short), share.held_bytes()), (vec![true; 3], 48 * MIB));
+        // Until the long one goes on.
+        share.keep(Arc::new(share.try_buffer(8 * MIB).unwrap().into()), false, 1 << 30);
+        assert_eq!((there(&short), share.held_bytes()), (vec![false, false, true], 24 * MIB));
     }
 
     #[tokio::test(start_paused = true)]
@@ -442,7 +471,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_taken_back_is_not_kept_any_more() {
         let share = share();
-        let weak = share.keep(Arc::new(share.try_buffer(MIB).unwrap().into()), true);
+        let weak = share.keep(Arc::new(share.try_buffer(MIB).unwrap().into()), true, 1);
         let taken = share.take(&weak).unwrap();
         assert_eq!((Arc::strong_count(&taken), share.kept.lock().bytes()), (1, 0));
         drop(taken);

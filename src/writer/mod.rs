@@ -103,7 +103,7 @@ impl fmt::Debug for Writer {
 impl Writer {
     /// A writer to `store`, whose uploads run on the runtime that this is called in. `scope` names what is mounted.
     pub fn new(store: Arc<dyn ObjectStore>, budget: Arc<Budget>, metrics: Arc<Metrics>, options: Options, scope: &str) -> Self {
-        let share = Share::new(budget, options.part_size.as_u64().max(options.limits.least_part) as usize, options.limits.kept);
+        let share = Share::new(budget, options.part_size.as_u64().max(options.limits.least_part) as usize, &options.limits);
         Self(Arc::new(Shared {
             store,
             metrics,

@@ -25,6 +25,9 @@ pub struct Limits {
     /// Bytes of sent parts that are kept in the process, in case they are wanted again: archives, images and checkpoints write
     /// their headers last.
     pub kept: u64,
+    /// The same when they are of a file that is longer than [`kept`](Self::kept), beside first parts: it does not fit anyway, and memory that is
+    /// taken anew costs more than memory that was just used.
+    pub kept_of_long: u64,
     /// From so many bytes on what was received is kept where it lies instead of being copied: below that a part would be in many pieces.
     pub received: usize,
 }
@@ -39,6 +42,7 @@ impl Default for Limits {
             copied_part: 1 << 30,
             ahead: 16 << 20,
             kept: 64 << 20,
+            kept_of_long: 16 << 20,
             received: 256 << 10,
         }
     }

@@ -351,7 +351,8 @@ impl Stream {
                 return;
             }
         };
-        *slot = Slot::Sent { part, len, bytes: share.keep(filling, index == 0) };
+        let size = self.sizes.range(index_of(self.slots.len() - 1)).end;
+        self.slots[index as usize] = Slot::Sent { part, len, bytes: share.keep(filling, index == 0, size) };
     }
 
     /// Whether any part is on its way.
