@@ -162,7 +162,7 @@ async fn a_large_file_leaves_while_it_is_written() {
 
 #[tokio::test(start_paused = true)]
 async fn a_writer_ahead_of_the_network_has_two_parts_more_than_are_sent_at_once_and_is_no_slower() {
-    let sim = large(cloud());
+    let sim = sim(cloud(), ByteSize::gib(1), Options { concurrency: Some(16), ..Options::default() });
     let content = sim.create("large");
     let (start, size, block) = (Instant::now(), 64 * PART, 1 << 20);
     let mut ahead = 0;
@@ -179,6 +179,54 @@ async fn a_writer_ahead_of_the_network_has_two_parts_more_than_are_sent_at_once_
     assert!(sim.budget.usage().peak_bytes as u64 <= 19 * PART + 64 * MIB, "{} bytes held", sim.budget.usage().peak_bytes);
     assert!(sim.stored("large") == bytes(1, 0, size as usize));
     drop(content);
+    sim.assert_clean().await;
+}
+
+/// How long it takes until `parts` of a kilobyte, written by somebody who is faster than the network, are an object.
+async fn time_of(sim: &Sim, parts: u64) -> Duration {
+    let (start, content) = (Instant::now(), sim.create("large"));
+    stream(&content, 1, 0..parts * 1000, 1000).await;
+    content.commit(Condition::Any).await.unwrap();
+    assert!(sim.stored("large") == bytes(1, 0, parts as usize * 1000));
+    start.elapsed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_with_a_rate_of_their_own_become_more_until_there_are_as_many_as_may_be() {
+    let plan = Plan { first_byte: Latency::Fixed(FIRST_BYTE), ..Plan::default() };
+    let auto = sim(plan, ByteSize::mib(64), tiny());
+    // 16 parts at once, twice 24, 36 and 54, then 64; and a request before and after them.
+    let rounds = 7 + (640 - 16 - 2 * (24 + 36 + 54u64)).div_ceil(64) + 2;
+    assert_eq!(time_of(&auto, 640).await, FIRST_BYTE * u32::try_from(rounds).unwrap());
+    let fixed = sim(plan, ByteSize::mib(64), Options { concurrency: Some(16), ..tiny() });
+    assert_eq!(time_of(&fixed, 640).await, FIRST_BYTE * (640 / 16 + 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_a_path_that_is_full_no_more_parts_are_sent_at_once() {
+    let plan = Plan { bandwidth: Bandwidth { per_connection: None, total: Some(1_000_000) }, ..Plan::default() };
+    let held = async |options: Options| {
+        let sim = sim(plan, ByteSize::mib(64), options);
+        let time = time_of(&sim, 640).await;
+        (time, sim.budget.usage().peak_bytes)
+    };
+    let (auto, fixed) = (held(tiny()).await, held(Options { concurrency: Some(16), ..tiny() }).await);
+    assert_eq!(auto, fixed);
+    // The smallest buffers there are.
+    assert!(auto.1 <= 24 * (16 << 10), "{auto:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_whose_task_panics_is_an_error_of_the_commit_and_sent_again_by_the_next_one() {
+    let sim = small();
+    let content = sim.create("a");
+    sim.store.fault(Rule::new(Fault::Lost).first(1).when(|op, _| if op == Op::UploadPart { panic!("as no store should") } else { false }));
+    stream(&content, 1, 0..5500, 700).await;
+    let error = content.commit(Condition::Any).await.unwrap_err();
+    assert!(error.to_string().contains("a defect"), "{error}");
+    sim.store.clear_faults();
+    content.commit(Condition::Any).await.unwrap();
+    assert_eq!(sim.stored("a"), bytes(1, 0, 5500));
     sim.assert_clean().await;
 }
 

@@ -68,7 +68,7 @@ fn case(way: Way, retries: usize) -> Case {
     let disk = tempfile::tempdir().unwrap();
     let limits = Limits { least_part: 1000, copied_part: 2000, ahead: 3000, kept: 1000, ..Limits::default() };
     let staging = staging::Options { dir: Some(disk.path().to_owned()), ..staging::Options::default() };
-    let options = Options { part_size: ByteSize::bytes(1000), concurrency: 2, limits, staging, ..Options::default() };
+    let options = Options { part_size: ByteSize::bytes(1000), concurrency: Some(2), limits, staging, ..Options::default() };
     let writer = Writer::new(retrying.clone(), budget.clone(), metrics, options, "faults");
     let old = bytes(1, if way == Way::StagedWhole { 900 } else { 5500 });
     store.put("key", old.clone());

@@ -87,7 +87,7 @@ impl Model {
 fn options(largest_copy: u64, disk: &std::path::Path) -> Options {
     let limits = Limits { least_part: 1000, copied_part: 3000, ahead: 3000, kept: 2000, received: 20, largest_copy, ..Limits::default() };
     let staging = staging::Options { dir: Some(disk.to_owned()), ..staging::Options::default() };
-    Options { part_size: ByteSize::bytes(1000), concurrency: 3, limits, staging, ..Options::default() }
+    Options { part_size: ByteSize::bytes(1000), concurrency: Some(3), limits, staging, ..Options::default() }
 }
 
 /// The bucket moves what is there, as a rename does, and the content hears of it.

@@ -24,7 +24,7 @@ fn sim(disk: &std::path::Path, memory: ByteSize) -> (Arc<Memory>, Arc<Budget>, W
     let budget = Budget::new(&budget::Options { memory_limit: Some(memory) });
     let limits = Limits { least_part: 1000, copied_part: 4000, ahead: 3000, kept: 2000, received: 20, ..Limits::default() };
     let staging = staging::Options { dir: Some(disk.to_owned()), ..staging::Options::default() };
-    let options = Options { part_size: ByteSize::bytes(1000), concurrency: 3, limits, staging, ..Options::default() };
+    let options = Options { part_size: ByteSize::bytes(1000), concurrency: Some(3), limits, staging, ..Options::default() };
     let writer = Writer::new(store.clone(), budget.clone(), Arc::new(Metrics::default()), options, "threads");
     (store, budget, writer)
 }

@@ -99,12 +99,11 @@ impl Values {
 
     pub(super) fn writer(&self) -> writer::Options {
         let defaults = writer::Options::default();
-        let concurrency =
-            self.count("upload-concurrency").map_or(defaults.concurrency, |n| usize::try_from(n).expect("the table bounds it"));
+        let concurrency = self.count("upload-concurrency").map(|n| usize::try_from(n).expect("the table bounds it"));
         writer::Options {
             part_size: self.size("upload-part-size").unwrap_or(defaults.part_size),
             concurrency,
-            total_concurrency: defaults.total_concurrency.max(concurrency),
+            total_concurrency: defaults.total_concurrency.max(concurrency.unwrap_or(0)),
             staging: writer::staging::Options {
                 dir: self.path("spill-dir"),
                 max: self.size("spill-max").unwrap_or_default(),

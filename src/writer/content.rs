@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, RwLock, Semaphore};
 
 use super::landing::Landing;
+use super::pace::Pace;
 use super::staging::{Base, Left, Staged};
 use super::stream::{Data, Step, Stream};
 use super::{Shared, WriteError};
@@ -56,6 +57,7 @@ pub(super) struct State {
     pub headers: Headers,
     pub size: u64,
     pub kind: Kind,
+    pub pace: Pace,
     pub unsaved: bool,
     pub discarded: bool,
     /// Bytes are lost, or a write was refused: there is nothing whole to commit any more.
@@ -101,7 +103,7 @@ impl Content {
             io: parking_lot::RwLock::new(()),
             state: Mutex::new(state),
             changed: Notify::new(),
-            places: Arc::new(Semaphore::new(shared.options.concurrency.max(1))),
+            places: Arc::new(Semaphore::new(shared.options.pace().at_once())),
             spare: Arc::new(Semaphore::new(1)),
         };
         Arc::new(Self { inner: Arc::new(inner) })
@@ -109,7 +111,7 @@ impl Content {
 
     pub(super) fn empty(shared: &Arc<Shared>, key: Key, headers: Headers) -> Arc<Self> {
         let kind = Kind::Streaming(shared.stream());
-        Self::new(shared, State::new(key, headers, kind))
+        Self::new(shared, State::new(key, headers, kind, shared))
     }
 
     pub(super) fn of_object(shared: &Arc<Shared>, base: ObjectMeta, headers: Headers) -> Arc<Self> {
@@ -121,7 +123,7 @@ impl Content {
         } else {
             Kind::Staged(Staged::of_object(Base { meta: base, temporary: false }))
         };
-        Self::new(shared, State { size, unsaved: false, known, object, ..State::new(key, headers, kind) })
+        Self::new(shared, State { size, unsaved: false, known, object, ..State::new(key, headers, kind, shared) })
     }
 
     /// Content of which nothing is left: who writes, reads or commits is told so.
@@ -371,12 +373,13 @@ impl State {
         if matches!(self.broken, Some(WriteError::Lost)) { Err(WriteError::Lost) } else { Ok(()) }
     }
 
-    fn new(key: Key, headers: Headers, kind: Kind) -> Self {
+    fn new(key: Key, headers: Headers, kind: Kind, shared: &Shared) -> Self {
         Self {
             key,
             headers,
             size: 0,
             kind,
+            pace: shared.options.pace(),
             unsaved: true,
             discarded: false,
             broken: None,

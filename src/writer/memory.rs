@@ -311,6 +311,11 @@ impl Share {
         self.last_written.store(self.now(), Ordering::Relaxed);
     }
 
+    /// How many parts and small files are on their way.
+    pub fn sending(&self) -> usize {
+        self.sending.load(Ordering::Relaxed)
+    }
+
     /// A part is on its way until this is dropped.
     pub fn on_send(self: &Arc<Self>) -> Sending {
         self.sending.fetch_add(1, Ordering::Relaxed);

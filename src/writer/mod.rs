@@ -16,6 +16,7 @@ mod filling;
 mod kept;
 mod landing;
 mod memory;
+mod pace;
 mod parts;
 mod stage;
 pub mod staging;
@@ -45,6 +46,7 @@ pub use staging::{Left, Outcome, Recovered};
 
 use background::Background;
 use memory::Share;
+use pace::Pace;
 use parts::Sizes;
 use staging::Area;
 use stream::Stream;
@@ -54,8 +56,8 @@ use stream::Stream;
 pub struct Options {
     /// The size of parts; it grows with the file, so that the parts a store takes hold it.
     pub part_size: ByteSize,
-    /// Parts of one file in flight.
-    pub concurrency: usize,
+    /// Parts of one file in flight; none: 16, and more where that makes a file faster, as long as no other one is sent.
+    pub concurrency: Option<usize>,
     /// Parts in flight in the process.
     pub total_concurrency: usize,
     pub staging: staging::Options,
@@ -67,11 +69,17 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             part_size: ByteSize::mib(8),
-            concurrency: 16,
+            concurrency: None,
             total_concurrency: 64,
             staging: staging::Options::default(),
             limits: Limits::default(),
         }
+    }
+}
+
+impl Options {
+    fn pace(&self) -> Pace {
+        Pace::new(self.concurrency, self.total_concurrency)
     }
 }
 
@@ -176,13 +184,10 @@ impl Writer {
     }
 }
 
-/// So many parts may wait for a place while as many are sent as may be at once: the next one is at hand when one has arrived.
-const READY: usize = 2;
-
 impl Shared {
     /// A stream of nothing yet.
     fn stream(&self) -> Stream {
-        Stream::new(self.sizes, self.options.concurrency.max(1) + READY)
+        Stream::new(self.sizes)
     }
 
     /// How many of `len` bytes at `offset` are in the same part.

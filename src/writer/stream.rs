@@ -23,8 +23,6 @@ const SMALL: [usize; 4] = [16 << 10, 64 << 10, 256 << 10, 1 << 20];
 #[derive(Debug)]
 pub(super) struct Stream {
     sizes: Sizes,
-    /// With so many parts on their way nothing more is begun: who writes would only take memory.
-    most_leaving: usize,
     slots: Vec<Slot>,
     /// All slots before this one are whole.
     front: usize,
@@ -124,8 +122,8 @@ pub(super) struct Held {
 }
 
 impl Stream {
-    pub fn new(sizes: Sizes, most_leaving: usize) -> Self {
-        Self { sizes, most_leaving, slots: Vec::new(), front: 0, whole: Vec::new(), upload: None, saved: false, failure: None }
+    pub fn new(sizes: Sizes) -> Self {
+        Self { sizes, slots: Vec::new(), front: 0, whole: Vec::new(), upload: None, saved: false, failure: None }
     }
 
     /// The end of the first part: what fits in it is one request.
@@ -133,13 +131,13 @@ impl Stream {
         self.sizes.range(0).end
     }
 
-    /// Takes `data` as what is at `offset`. `room` is a buffer that an earlier call asked for. Calls `sure` when nothing can keep the write from being
-    /// done any more, before it copies.
+    /// Takes `data` as what is at `offset`. With `most_leaving` parts on their way nothing more is begun: who writes would only take memory. `room` is
+    /// a buffer that an earlier call asked for. Calls `sure` when nothing can keep the write from being done any more, before it copies.
     pub fn write(
         &mut self,
         offset: u64,
         data: Data<'_>,
-        (share, limits): (&Arc<Share>, &Limits),
+        (share, limits, most_leaving): (&Arc<Share>, &Limits, usize),
         room: &mut Option<Buffer>,
         sure: impl FnOnce(),
     ) -> Step {
@@ -153,7 +151,7 @@ impl Stream {
         }
         let received = !matches!(data, Data::Lent(_)) && len >= limits.received;
         let touched = self.touched(&range);
-        if touched.iter().any(|(index, _)| self.is_hole(*index)) && self.leaving() >= self.most_leaving {
+        if touched.iter().any(|(index, _)| self.is_hole(*index)) && self.leaving() >= most_leaving {
             return Step::Wait;
         }
         // All memory first: a write that has to wait has changed nothing.
@@ -360,7 +358,8 @@ impl Stream {
         self.leaving() > 0
     }
 
-    fn leaving(&self) -> usize {
+    /// How many parts are on their way.
+    pub fn leaving(&self) -> usize {
         self.slots.iter().filter(|slot| matches!(slot, Slot::Busy { .. })).count()
     }
 

@@ -1,7 +1,11 @@
 //! Writes into a content, and parts on their way to the store. Invariant: a write is done as a whole or has to be tried again; a
 //! part counts as on its way from the moment it leaves its slot until its task has told what became of it.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+
+use futures::FutureExt;
+use tokio::time::Instant;
 
 use super::WriteError;
 use super::content::{Inner, Kind, State};
@@ -9,6 +13,13 @@ use super::filling::Filling;
 use super::memory::{Buffer, Sending, Shortage};
 use super::stream::{Data, Outcome, Step};
 use super::upload::{Running, Uploading};
+use crate::store::{self, ErrorKind, Op};
+
+/// So many parts may wait for a place while as many are sent as may be at once: the next one is at hand when one has arrived.
+const READY: usize = 2;
+
+/// What is said of a part whose task ended as it never should.
+const DEFECT: &str = "windlass failed while it was sent, which is a defect; the log tells where";
 
 impl Inner {
     /// One attempt to write. Calls `sure` when it is certain to be done, before the bytes are copied: whoever asks for anything of this content from
@@ -35,7 +46,8 @@ impl Inner {
         if state.discarded && end > stream.first_part() {
             return Ok(Step::Stage);
         }
-        let step = stream.write(offset, data, (&self.shared.share, &self.shared.options.limits), room, sure);
+        let most_leaving = state.pace.at_once() + READY;
+        let step = stream.write(offset, data, (&self.shared.share, &self.shared.options.limits, most_leaving), room, sure);
         match step {
             Step::Done => {
                 state.size = state.size.max(end);
@@ -47,7 +59,8 @@ impl Inner {
                 // Where it will end: so that a whole first part does not stay, and its memory with it.
                 leaving = stream.leave_whole(state.size.max(end));
             }
-            Step::Wait | Step::Stage => {}
+            Step::Wait => state.pace.on_held_back(),
+            Step::Stage => {}
         }
         if !state.discarded {
             for (index, filling, len) in leaving {
@@ -97,6 +110,7 @@ impl Inner {
         let (key, headers) = (&state.key, &state.headers);
         let upload = stream.upload.get_or_insert_with(|| Uploading::new(&self.shared, key.clone(), headers.clone()));
         let (running, sending) = (upload.run(), self.shared.share.on_send());
+        state.pace.on_begin(Instant::now());
         let task = Arc::clone(self).send_part(Arc::clone(upload), running, sending, index, filling, len);
         self.shared.background.spawn(task).map(drop).expect("who writes is in a runtime");
     }
@@ -110,19 +124,36 @@ impl Inner {
         filling: Arc<Filling>,
         len: usize,
     ) {
-        let result = {
-            let _place = self.places.acquire().await;
-            let _of_all = self.shared.places.acquire().await;
-            upload.send(index + 1, filling.body(len)).await
-        };
-        drop((running, sending));
+        let place = self.places.acquire().await.expect("it is never closed");
+        let of_all = self.shared.places.acquire().await;
+        let began = Instant::now();
+        // Whoever waits for this part would wait for ever.
+        let result = AssertUnwindSafe(async { upload.send(index + 1, filling.body(len)).await }).catch_unwind().await;
+        let (now, took) = (Instant::now(), began.elapsed());
+        drop((of_all, running, sending));
         let outcome = match result {
-            Ok(Some(part)) => Outcome::Part(part),
-            Ok(None) => Outcome::Stopped,
-            Err(error) => Outcome::Failed(error.into()),
+            Ok(Ok(Some(part))) => Outcome::Part(part),
+            Ok(Ok(None)) => Outcome::Stopped,
+            Ok(Err(error)) => Outcome::Failed(error.into()),
+            Err(_) => Outcome::Failed(store::Error::new(ErrorKind::Unavailable, Op::UploadPart, &upload.key, DEFECT).into()),
         };
-        if let Kind::Streaming(stream) = &mut self.state.lock().kind {
-            stream.on_sent(index, filling, outcome, &self.shared.share);
+        {
+            let state = &mut *self.state.lock();
+            if let Kind::Streaming(stream) = &mut state.kind {
+                let has_arrived = matches!(outcome, Outcome::Part(_));
+                stream.on_sent(index, filling, outcome, &self.shared.share);
+                let own = stream.leaving();
+                if has_arrived {
+                    state.pace.on_sent(len, took, now, self.shared.share.sending() > own);
+                }
+                if own == 0 {
+                    state.pace.on_idle();
+                }
+            }
+            if state.pace.drops_place() {
+                place.forget();
+            }
+            self.places.add_permits(state.pace.missing_places());
         }
         self.changed.notify_waiters();
     }

@@ -399,12 +399,12 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "upload-concurrency",
-        kind: count(1, 1024),
-        default: Some("16"),
+        kind: count_or_auto(1, 1024),
+        default: Some("auto"),
         ossfs: Some("5"),
         ossfs2: Some("64"),
         aliases: &[same("parallel_count")],
-        help: "Parts of one file uploaded at once; of all files together at most 64, or as many as this",
+        help: "Parts of one file uploaded at once; auto: 16, and up to 64 while more are faster; of all files together at most 64, or as many as this",
         ..WRITE
     },
     Spec {

@@ -156,7 +156,7 @@ impl Inner {
             result
         });
         // All of them end here, also after an error: what runs on other threads needs the content to itself.
-        let sent: Vec<_> = sent.buffer_unordered(self.shared.options.concurrency.max(1)).collect().await;
+        let sent: Vec<_> = sent.buffer_unordered(self.shared.options.pace().at_once()).collect().await;
         let parts: Result<Vec<Option<Part>>, Failure> = sent.into_iter().collect();
         let mut parts: Vec<Part> = parts?.into_iter().flatten().collect();
         parts.sort_by_key(|part| part.number);
