@@ -4,6 +4,9 @@
 //! in turns, each with the processor time of everybody who takes part. Where the two parts saturate the machine, no daemon that copies what
 //! it received into the kernel can be faster than the requests' share of their sum; the daemon's own work comes on top.
 //!
+//! The same is then done over a network, 20 ms to the first byte and 90 MB/s a connection, where a mount has to have as much in flight as the requests
+//! alone to be as fast.
+//!
 //! `cargo bench --bench bounds`; under `cargo test` (as CI runs it) one short round. Needs /dev/fuse and root, and says so.
 
 mod support;
@@ -24,7 +27,7 @@ use rustix::fs::OFlags;
 use windlass::store::{self, Condition, CredentialOptions, ETag, Headers, Key, ObjectStore, RangeRequest, RangeSink, StaticKeys};
 use windlass::sys::{Memory, Window};
 
-use support::sink::{self, SIZE};
+use support::sink::{self, Network, SIZE};
 use support::{Mount, is_short};
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
@@ -32,6 +35,10 @@ const MIB: usize = 1 << 20;
 const CHUNK: usize = 4 * MIB;
 const PART: usize = 8 * MIB;
 const AT_ONCE: usize = 4;
+
+/// As far away as a bucket of the same region, and so many requests at once that more would not be faster.
+const FAR: Network = Network { first_byte: Duration::from_millis(20), bytes_per_second: Some(90_000_000) };
+const FAR_AT_ONCE: usize = 64;
 
 /// Bytes per second, and processor seconds a GiB: of everybody together, and of the daemon.
 #[derive(Clone, Copy)]
@@ -42,7 +49,7 @@ struct Figure {
 }
 
 /// How requests alone, FUSE alone and a mount are measured.
-type Ways<'a> = [&'a dyn Fn() -> Figure; 3];
+type Ways<'a, const N: usize> = [&'a dyn Fn() -> Figure; N];
 
 fn main() {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
@@ -58,11 +65,11 @@ fn main() {
     let mount = Mount::start(port, &[]);
     let null = Null::mount();
     let daemon = Some(mount.pid());
-    let ways: [(&str, Ways<'_>); 3] = [
+    let ways: [(&str, Ways<'_, 3>); 3] = [
         (
             "reading, O_DIRECT",
             [
-                &|| measure(None, bytes, || get(port, bytes)),
+                &|| measure(None, bytes, || get(port, bytes, AT_ONCE)),
                 &|| measure(None, bytes, || read(&null.path(), bytes, OFlags::DIRECT)),
                 &|| measure(daemon, bytes, || read(&mount.path(), bytes, OFlags::DIRECT)),
             ],
@@ -70,7 +77,7 @@ fn main() {
         (
             "reading through the kernel's pages",
             [
-                &|| measure(None, bytes, || get(port, bytes)),
+                &|| measure(None, bytes, || get(port, bytes, AT_ONCE)),
                 &|| measure(None, bytes, || read(&null.path(), bytes, OFlags::empty())),
                 &|| measure(daemon, bytes, || read(&mount.path(), bytes, OFlags::empty())),
             ],
@@ -78,7 +85,7 @@ fn main() {
         (
             "writing",
             [
-                &|| measure(None, bytes, || put(port, bytes)),
+                &|| measure(None, bytes, || put(port, bytes, AT_ONCE)),
                 &|| measure(None, bytes, || write(&null.path().join("object"), bytes)),
                 &|| measure(daemon, bytes, || write(&mount.path().join("new"), bytes)),
             ],
@@ -88,21 +95,51 @@ fn main() {
         let rounds: Vec<[Figure; 3]> = (0..rounds).map(|_| parts.map(|part| part())).collect();
         report(name, &rounds);
     }
+    let port = sink::serve_over(FAR);
+    let mount = Mount::start(port, &[]);
+    let daemon = Some(mount.pid());
+    let ways: [(&str, Ways<'_, 2>); 2] = [
+        (
+            "reading over a network, O_DIRECT",
+            [&|| measure(None, bytes, || get(port, bytes, FAR_AT_ONCE)), &|| {
+                measure(daemon, bytes, || read(&mount.path(), bytes, OFlags::DIRECT))
+            }],
+        ),
+        (
+            "writing over a network",
+            [&|| measure(None, bytes, || put(port, bytes, FAR_AT_ONCE)), &|| {
+                measure(daemon, bytes, || write(&mount.path().join("new"), bytes))
+            }],
+        ),
+    ];
+    for (name, parts) in ways {
+        let rounds: Vec<[Figure; 2]> = (0..rounds).map(|_| parts.map(|part| part())).collect();
+        let [alone, mounted] = medians(&rounds);
+        print(name, &[("requests alone", alone), ("a mount", mounted)]);
+        println!("  reached {:.2} of the requests alone", mounted.rate / alone.rate);
+    }
 }
 
 fn report(name: &str, rounds: &[[Figure; 3]]) {
-    let median = |part: usize, of: fn(&Figure) -> f64| support::median(rounds.iter().map(|round| of(&round[part])));
-    let [alone, fuse, mounted] =
-        [0, 1, 2].map(|part| Figure { rate: median(part, |f| f.rate), cpu: median(part, |f| f.cpu), daemon: median(part, |f| f.daemon) });
-    println!("{name}:");
-    for (what, figure) in [("requests alone", alone), ("FUSE alone", fuse), ("a mount", mounted)] {
-        println!("  {what:<16}{:>7.0} MB/s {:>7.2} CPU-s per GiB of all who take part", figure.rate / 1e6, figure.cpu);
-    }
+    let [alone, fuse, mounted] = medians(rounds);
+    print(name, &[("requests alone", alone), ("FUSE alone", fuse), ("a mount", mounted)]);
     let (reached, most) = (mounted.rate / alone.rate, alone.cpu / (alone.cpu + fuse.cpu));
     println!(
         "  the daemon takes {:.2} of these; reached {reached:.2} of the requests alone, where {most:.2} is what FUSE leaves",
         mounted.daemon
     );
+}
+
+fn medians<const N: usize>(rounds: &[[Figure; N]]) -> [Figure; N] {
+    let median = |part: usize, of: fn(&Figure) -> f64| support::median(rounds.iter().map(|round| of(&round[part])));
+    std::array::from_fn(|part| Figure { rate: median(part, |f| f.rate), cpu: median(part, |f| f.cpu), daemon: median(part, |f| f.daemon) })
+}
+
+fn print(name: &str, figures: &[(&str, Figure)]) {
+    println!("{name}:");
+    for (what, figure) in figures {
+        println!("  {what:<16}{:>7.0} MB/s {:>7.2} CPU-s per GiB of all who take part", figure.rate / 1e6, figure.cpu);
+    }
 }
 
 fn measure(daemon: Option<u32>, bytes: usize, work: impl FnOnce()) -> Figure {
@@ -156,16 +193,16 @@ impl RangeSink for Reused {
     }
 }
 
-/// Range GETs, a few at a time, into memory.
-fn get(port: u16, bytes: usize) {
+/// Range GETs, `at_once` at a time, into memory.
+fn get(port: u16, bytes: usize, at_once: usize) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
     runtime.block_on(async {
         let store = open(port).await;
-        let readers = (0..AT_ONCE).map(|reader| {
+        let readers = (0..at_once).map(|reader| {
             let store = Arc::clone(&store);
             tokio::spawn(async move {
                 let mut sink = Reused { memory: memory(CHUNK), filled: 0 };
-                for chunk in (reader..bytes / CHUNK).step_by(AT_ONCE) {
+                for chunk in (reader..bytes / CHUNK).step_by(at_once) {
                     sink.filled = 0;
                     let at = (chunk * CHUNK) as u64;
                     let request = RangeRequest { key: Key::from("object"), range: at..at + CHUNK as u64, etag: ETag::from(support::ETAG) };
@@ -178,12 +215,12 @@ fn get(port: u16, bytes: usize) {
     });
 }
 
-/// UploadPart requests, a few at a time, from memory.
-fn put(port: u16, bytes: usize) {
+/// UploadPart requests, `at_once` at a time, from memory.
+fn put(port: u16, bytes: usize, at_once: usize) {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
     runtime.block_on(async {
         let store = open(port).await;
-        // Different memory for each part in flight, as a writer has it.
+        // More than a processor keeps at hand, as a writer has it.
         let filled = |n: usize| {
             let mut memory = memory(PART);
             memory.bytes_mut().fill(n as u8);
@@ -195,7 +232,7 @@ fn put(port: u16, bytes: usize) {
             let (store, upload, part) = (Arc::clone(&store), Arc::clone(&upload), parts[n % AT_ONCE].clone());
             tokio::spawn(async move { store.upload_part(&upload, u32::try_from(n + 1).expect("few parts"), part.into()).await })
         };
-        let sent: Vec<_> = stream::iter(0..bytes / PART).map(send).buffered(AT_ONCE).try_collect().await.expect("none panics");
+        let sent: Vec<_> = stream::iter(0..bytes / PART).map(send).buffered(at_once).try_collect().await.expect("none panics");
         let sent: Vec<_> = sent.into_iter().collect::<Result<_, _>>().expect("the sink takes it");
         store.complete_upload(&upload, &sent, &Condition::Any).await.expect("the sink takes it");
     });

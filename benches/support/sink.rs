@@ -3,7 +3,9 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::OnceLock;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use super::ETAG;
 
@@ -13,17 +15,50 @@ pub const SIZE: u64 = 1 << 30;
 /// Longest range that is asked for.
 const LONGEST: usize = 32 << 20;
 
+static BODY: OnceLock<Vec<u8>> = OnceLock::new();
+
+/// What lies between a store and who asks it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Network {
+    pub first_byte: Duration,
+    /// Of one connection, each way.
+    pub bytes_per_second: Option<u64>,
+}
+
+/// What a connection brings at once, where it has a rate.
+const SLICE: u64 = 256 << 10;
+
 /// Serves requests at the returned port of loopback.
 pub fn serve() -> u16 {
+    serve_over(Network::default())
+}
+
+/// The same behind `network`.
+pub fn serve_over(network: Network) -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
     let port = listener.local_addr().expect("it is bound").port();
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             // Who hangs up has no more requests.
-            thread::spawn(move || answer(stream));
+            thread::spawn(move || answer(stream, network));
         }
     });
     port
+}
+
+impl Network {
+    /// Has `carry` move `length` bytes, no sooner than a connection brings them.
+    fn carry(self, length: u64, mut carry: impl FnMut(usize) -> io::Result<()>) -> io::Result<()> {
+        let Some(rate) = self.bytes_per_second else { return carry(length as usize) };
+        let (began, mut done) = (Instant::now(), 0);
+        while done < length {
+            let n = (length - done).min(SLICE);
+            carry(n as usize)?;
+            done += n;
+            thread::sleep(Duration::from_secs_f64(done as f64 / rate as f64).saturating_sub(began.elapsed()));
+        }
+        Ok(())
+    }
 }
 
 #[derive(Default)]
@@ -34,20 +69,21 @@ struct Request {
     continues: bool,
 }
 
-fn answer(mut stream: TcpStream) -> io::Result<()> {
+fn answer(mut stream: TcpStream, network: Network) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let body = vec![7; LONGEST];
+    let body = BODY.get_or_init(|| vec![7; LONGEST]);
     let mut requests = BufReader::with_capacity(256 << 10, stream.try_clone()?);
     while let Some(request) = receive(&mut requests)? {
         if request.continues {
             stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n")?;
         }
-        io::copy(&mut (&mut requests).take(request.length), &mut io::sink())?;
+        network.carry(request.length, |n| io::copy(&mut (&mut requests).take(n as u64), &mut io::sink()).map(drop))?;
+        thread::sleep(network.first_byte);
         if let Some((first, last)) = request.range {
             let length = last + 1 - first;
             let place = format!("Content-Range: bytes {first}-{last}/{SIZE}");
             write!(stream, "HTTP/1.1 206 Partial Content\r\nETag: {ETAG}\r\n{place}\r\nContent-Length: {length}\r\n\r\n")?;
-            stream.write_all(&body[..length as usize])?;
+            network.carry(length, |n| stream.write_all(&body[..n]))?;
             continue;
         }
         let (status, text) = short(&request.line);

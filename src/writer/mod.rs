@@ -56,7 +56,7 @@ use stream::Stream;
 pub struct Options {
     /// The size of parts; it grows with the file, so that the parts a store takes hold it.
     pub part_size: ByteSize,
-    /// Parts of one file in flight; none: 16, and more where that makes a file faster, as long as no other one is sent.
+    /// Parts of one file in flight; none: 16, and more where the network holds more, as long as no other file is sent.
     pub concurrency: Option<usize>,
     /// Parts in flight in the process.
     pub total_concurrency: usize,
@@ -188,6 +188,14 @@ impl Shared {
     /// A stream of nothing yet.
     fn stream(&self) -> Stream {
         Stream::new(self.sizes)
+    }
+
+    /// How long the part is that `offset` is in.
+    fn part_len(&self, offset: u64) -> u64 {
+        self.sizes.index(offset).map_or(0, |index| {
+            let part = self.sizes.range(index);
+            part.end - part.start
+        })
     }
 
     /// How many of `len` bytes at `offset` are in the same part.

@@ -1,25 +1,27 @@
-//! How many parts of one file are sent at once when nobody has said: a few more each time, while that makes the file faster. Pure: no clock.
+//! How many parts of one file are sent at once when nobody has said: more, as long as they do not slow each other down. Pure: no clock.
 //!
 //! A connection to a cloud has a rate of its own, so what one writer gets is a question of how many there are; where the path or the
-//! processors are the limit, more of them only take memory. The two are told apart by the parts themselves: on a full path they slow
-//! each other down, and take longer than the first ones, which were few, did. Invariant: nobody waits longer than with as many as there
-//! are in any case.
+//! processors are the limit, more of them only take memory. There parts take longer than the first ones did, which were few, and what the
+//! path holds is its rate times what a part takes at least. Invariant: nobody waits longer than with as many as there are in any case.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 /// So many are sent at once in any case.
-pub(super) const FIRST: usize = 16;
-
-/// Of what a step would bring if each part took as long as before, so much is enough to stay.
-const GAINED: f64 = 0.4;
+const FIRST: usize = 16;
 
 /// Parts that take so many times as long as the fastest one are on a full path.
-const CROWDED: f64 = 2.0;
+const CROWDED: f64 = 1.5;
 
-/// So many turns pass until a step that brought nothing is tried again, and twice as many each time.
-const PATIENCE: u32 = 8;
+/// As many times what a full path holds, so that it is seen when it holds more.
+const HEADROOM: f64 = 1.25;
+
+/// When this part of what is on its way has left before anything has arrived, the way is not narrow but long.
+const LEFT: u64 = 4;
+
+/// The best of so many turns is what the network takes: who shares processors and path with others is slower now and then.
+const TURNS: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -31,13 +33,11 @@ pub(super) struct Pace {
     most: Option<usize>,
     /// Of all parts that are as long as the last one.
     fastest: Option<(usize, Duration)>,
-    /// What an earlier turn had, and got a second, while this one has more.
-    before: Option<(usize, f64)>,
-    /// The parts that are more are only beginning to be sent.
-    is_settling: bool,
-    patience: u32,
-    /// Turns to wait.
-    rest: u32,
+    /// Whether the path was seen to be full.
+    is_full: bool,
+    /// Bytes a second of the last turns.
+    rates: [f64; TURNS],
+    turns: usize,
     turn: Option<Turn>,
 }
 
@@ -45,6 +45,8 @@ pub(super) struct Pace {
 #[derive(Debug)]
 struct Turn {
     began: Instant,
+    /// Bytes that the process had sent by then.
+    sent: u64,
     parts: usize,
     bytes: usize,
     /// What they took, added up.
@@ -56,8 +58,8 @@ struct Turn {
 }
 
 impl Turn {
-    fn new(began: Instant) -> Self {
-        Self { began, parts: 0, bytes: 0, took: Duration::ZERO, is_held_back: false, has_others: false }
+    fn new(began: Instant, sent: u64) -> Self {
+        Self { began, sent, parts: 0, bytes: 0, took: Duration::ZERO, is_held_back: false, has_others: false }
     }
 }
 
@@ -65,8 +67,8 @@ impl Pace {
     /// `fixed` parts, or as many as turn out to be of use, up to `most`.
     pub fn new(fixed: Option<usize>, most: usize) -> Self {
         let at_once = fixed.unwrap_or(FIRST).max(1);
-        let most = if fixed.is_none() { Some(most) } else { None };
-        Self { at_once, places: at_once, most, fastest: None, before: None, is_settling: false, patience: PATIENCE, rest: 0, turn: None }
+        let most = if fixed.is_none() { Some(most.max(FIRST)) } else { None };
+        Self { at_once, places: at_once, most, fastest: None, is_full: false, rates: [0.0; TURNS], turns: 0, turn: None }
     }
 
     /// How many parts may be sent at once.
@@ -88,15 +90,20 @@ impl Pace {
         is_surplus
     }
 
-    /// A part begins to be sent.
-    pub fn on_begin(&mut self, now: Instant) {
-        self.turn.get_or_insert_with(|| Turn::new(now));
+    /// A part begins to be sent, and the process has `sent` so many bytes so far.
+    pub fn on_begin(&mut self, now: Instant, sent: u64) {
+        self.turn.get_or_insert_with(|| Turn::new(now, sent));
     }
 
-    /// Who writes has to wait for a part to arrive.
-    pub fn on_held_back(&mut self) {
-        if let Some(turn) = &mut self.turn {
-            turn.is_held_back = true;
+    /// Who writes parts of `len` bytes has to wait for one to arrive, while parts of other files are being sent or not. The process has `sent` so
+    /// many bytes so far.
+    pub fn on_held_back(&mut self, len: u64, sent: u64, has_others: bool) {
+        let Some(turn) = &mut self.turn else { return };
+        turn.is_held_back = true;
+        turn.has_others |= has_others;
+        let is_first = self.fastest.is_none() && self.at_once == FIRST && !turn.has_others;
+        if is_first && self.most.is_some_and(|most| most >= 2 * FIRST) && sent - turn.sent >= FIRST as u64 * len / LEFT {
+            self.at_once = 2 * FIRST;
         }
     }
 
@@ -105,8 +112,9 @@ impl Pace {
         self.turn = None;
     }
 
-    /// A part of `len` bytes has arrived that `took` so long, while parts of other files were being sent or not.
-    pub fn on_sent(&mut self, len: usize, took: Duration, now: Instant, has_others: bool) {
+    /// A part of `len` bytes has arrived that `took` so long, while parts of other files were being sent or not. The process has `sent` so many
+    /// bytes so far.
+    pub fn on_sent(&mut self, len: usize, took: Duration, (now, sent): (Instant, u64), has_others: bool) {
         let (Some(most), Some(turn)) = (self.most, &mut self.turn) else { return };
         turn.parts += 1;
         turn.bytes += len;
@@ -118,41 +126,19 @@ impl Pace {
             return;
         }
         let rate = turn.bytes as f64 / now.duration_since(turn.began).as_secs_f64();
-        let is_crowded = turn.took.as_secs_f64() / turn.parts as f64 > CROWDED * fastest.as_secs_f64();
+        self.is_full |= turn.took.as_secs_f64() / turn.parts as f64 > fastest.as_secs_f64() * CROWDED;
         let (is_held_back, has_others) = (turn.is_held_back, turn.has_others);
-        self.turn = Some(Turn::new(now));
-        self.at_once = if has_others {
+        self.turn = Some(Turn::new(now, sent));
+        if has_others {
             // Each file gets its own, and all together no more than there may be.
-            (self.before, self.is_settling) = (None, false);
-            FIRST
-        } else {
-            self.step(rate, is_held_back, is_crowded).min(most.max(FIRST))
-        };
-    }
-
-    /// How many there should be after a turn that had `rate` bytes a second.
-    fn step(&mut self, rate: f64, is_held_back: bool, is_crowded: bool) -> usize {
-        if std::mem::take(&mut self.is_settling) {
-            return self.at_once;
+            (self.at_once, self.rates) = (FIRST, [0.0; TURNS]);
+        } else if is_held_back {
+            self.rates[self.turns % TURNS] = rate;
+            self.turns += 1;
+            let held = self.rates.iter().copied().fold(0.0, f64::max) * fastest.as_secs_f64() / len as f64;
+            let wanted = if self.is_full { held * HEADROOM } else { self.at_once as f64 * 2.0 };
+            self.at_once = (FIRST..most).find(|&n| n as f64 >= wanted).unwrap_or(most);
         }
-        if let Some((fewer, less)) = self.before.take() {
-            let expected = self.at_once as f64 / fewer as f64 - 1.0;
-            if rate / less - 1.0 < expected * GAINED {
-                self.rest = self.patience;
-                self.patience = self.patience.saturating_mul(2);
-                return fewer;
-            }
-            self.patience = PATIENCE;
-        }
-        if self.rest > 0 {
-            self.rest -= 1;
-            return self.at_once;
-        }
-        if !is_held_back || is_crowded {
-            return self.at_once;
-        }
-        (self.before, self.is_settling) = (Some((self.at_once, rate)), true);
-        self.at_once + self.at_once.div_ceil(2)
     }
 }
 
@@ -166,15 +152,15 @@ mod tests {
     fn turns(pace: &mut Pace, count: usize, took: impl Fn(usize) -> f64) -> Vec<usize> {
         let mut now = Instant::now();
         // The first one leaves alone.
-        pace.on_begin(now);
-        pace.on_sent(PART, Duration::from_secs_f64(took(1)), now, false);
+        pace.on_begin(now, 0);
+        pace.on_sent(PART, Duration::from_secs_f64(took(1)), (now, 0), false);
         let turn = |_| {
             let at_once = pace.at_once();
-            pace.on_held_back();
+            pace.on_held_back(PART as u64, 0, false);
             let took = Duration::from_secs_f64(took(at_once));
             now += took;
             let begun = pace.turn.as_ref().map_or(0, |turn| turn.parts);
-            (begun..at_once).for_each(|_| pace.on_sent(PART, took, now, false));
+            (begun..at_once).for_each(|_| pace.on_sent(PART, took, (now, 0), false));
             at_once
         };
         (0..count).map(turn).collect()
@@ -186,37 +172,57 @@ mod tests {
 
     #[test]
     fn connections_with_a_rate_of_their_own_become_as_many_as_may_be() {
-        assert_eq!(turns(&mut auto(), 10, |_| 0.113), [16, 24, 24, 36, 36, 54, 54, 64, 64, 64]);
+        assert_eq!(turns(&mut auto(), 5, |_| 0.113), [16, 32, 64, 64, 64]);
     }
 
     #[test]
-    fn on_a_full_path_nothing_is_tried() {
+    fn where_the_path_is_full_there_are_a_few_more_than_it_holds() {
         assert_eq!(turns(&mut auto(), 40, |n| n as f64 * 0.006), [16; 40]);
+        assert_eq!(turns(&mut auto(), 6, |n| 0.1 * (n as f64 / 20.0).max(1.0)), [16, 32, 25, 25, 25, 25]);
+        // Full from the first part on.
+        assert_eq!(turns(&mut auto(), 6, |n| n.max(16) as f64), [16, 32, 20, 20, 20, 20]);
     }
 
     #[test]
-    fn what_brings_nothing_is_taken_back_and_tried_less_and_less() {
-        // The path is full with 16, and parts are not twice as slow with half as many again.
-        let seen = turns(&mut auto(), 60, |n| 0.1 * (n as f64 / 16.0).max(1.0));
-        let tries: Vec<usize> = (0..60).filter(|&turn| seen[turn] > FIRST).collect();
-        assert_eq!(tries, [1, 2, 12, 13, 31, 32]);
-        assert!(seen.iter().all(|&at_once| at_once == 16 || at_once == 24), "{seen:?}");
+    fn when_much_has_left_and_nothing_arrived_there_are_more_at_once() {
+        for (sent, has_others, expected) in [(33 << 20, false, 32), (31 << 20, false, 16), (33 << 20, true, 16)] {
+            let mut pace = auto();
+            pace.on_begin(Instant::now(), 5);
+            pace.on_held_back(PART as u64, 5 + sent, has_others);
+            assert_eq!(pace.at_once(), expected);
+        }
+        let mut pace = auto();
+        let now = Instant::now();
+        pace.on_begin(now, 0);
+        pace.on_sent(PART, Duration::from_millis(2), (now, 0), false);
+        pace.on_held_back(PART as u64, 1 << 30, false);
+        assert_eq!(pace.at_once(), 16);
+    }
+
+    #[test]
+    fn three_bad_turns_change_nothing_and_a_fourth_does() {
+        let mut pace = auto();
+        turns(&mut pace, 4, |_| 0.1);
+        pace.on_idle();
+        assert_eq!(turns(&mut pace, 3, |_| 1.0), [64; 3]);
+        pace.on_idle();
+        assert_eq!(turns(&mut pace, 3, |_| 1.0), [64, 16, 16]);
     }
 
     #[test]
     fn a_writer_who_does_not_wait_and_files_beside_others_get_no_more() {
         let mut pace = auto();
         let now = Instant::now();
-        pace.on_begin(now);
+        pace.on_begin(now, 0);
         for n in 1..=64 {
-            pace.on_sent(PART, Duration::from_millis(100), now + Duration::from_millis(10 * n), false);
+            pace.on_sent(PART, Duration::from_millis(100), (now + Duration::from_millis(10 * n), 0), false);
         }
         assert_eq!(pace.at_once(), 16);
         pace.on_idle();
-        assert_eq!(turns(&mut pace, 8, |_| 0.1)[6..], [54, 64]);
+        assert_eq!(turns(&mut pace, 3, |_| 0.1), [16, 32, 64]);
         assert_eq!((pace.missing_places(), pace.missing_places(), pace.drops_place()), (48, 0, false));
         for n in 1..=64 {
-            pace.on_sent(PART, Duration::from_millis(100), now + Duration::from_secs(100 + n), n == 7);
+            pace.on_sent(PART, Duration::from_millis(100), (now + Duration::from_secs(100 + n), 0), n == 7);
         }
         assert_eq!((pace.at_once(), (0..100).filter(|_| pace.drops_place()).count()), (16, 48));
     }

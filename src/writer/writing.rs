@@ -59,8 +59,7 @@ impl Inner {
                 // Where it will end: so that a whole first part does not stay, and its memory with it.
                 leaving = stream.leave_whole(state.size.max(end));
             }
-            Step::Wait => state.pace.on_held_back(),
-            Step::Stage => {}
+            Step::Wait | Step::Stage => {}
         }
         if !state.discarded {
             for (index, filling, len) in leaving {
@@ -80,7 +79,11 @@ impl Inner {
             changed.as_mut().enable();
             match self.write_now(offset, data(), &mut room, || {})? {
                 Step::Done => return Ok(()),
-                Step::Wait => changed.await,
+                Step::Wait => {
+                    if !self.lets_more_leave(offset) {
+                        changed.await;
+                    }
+                }
                 Step::Room(len) => {
                     // What was got but not used is too small.
                     drop(room);
@@ -110,7 +113,7 @@ impl Inner {
         let (key, headers) = (&state.key, &state.headers);
         let upload = stream.upload.get_or_insert_with(|| Uploading::new(&self.shared, key.clone(), headers.clone()));
         let (running, sending) = (upload.run(), self.shared.share.on_send());
-        state.pace.on_begin(Instant::now());
+        state.pace.on_begin(Instant::now(), self.shared.metrics.uploaded_bytes.get());
         let task = Arc::clone(self).send_part(Arc::clone(upload), running, sending, index, filling, len);
         self.shared.background.spawn(task).map(drop).expect("who writes is in a runtime");
     }
@@ -144,7 +147,7 @@ impl Inner {
                 stream.on_sent(index, filling, outcome, &self.shared.share);
                 let own = stream.leaving();
                 if has_arrived {
-                    state.pace.on_sent(len, took, now, self.shared.share.sending() > own);
+                    state.pace.on_sent(len, took, (now, self.shared.metrics.uploaded_bytes.get()), self.shared.share.sending() > own);
                 }
                 if own == 0 {
                     state.pace.on_idle();
@@ -156,6 +159,17 @@ impl Inner {
             self.places.add_permits(state.pace.missing_places());
         }
         self.changed.notify_waiters();
+    }
+
+    /// Who writes at `offset` is held back: whether there may be more on their way than before.
+    fn lets_more_leave(&self, offset: u64) -> bool {
+        let state = &mut *self.state.lock();
+        let Kind::Streaming(stream) = &state.kind else { return false };
+        let has_others = self.shared.share.sending() > stream.leaving();
+        state.pace.on_held_back(self.shared.part_len(offset), self.shared.metrics.uploaded_bytes.get(), has_others);
+        let missing = state.pace.missing_places();
+        self.places.add_permits(missing);
+        missing > 0
     }
 
     /// Waits until nothing of the stream is on its way. Under the gate, alone.
