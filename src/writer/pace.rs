@@ -1,8 +1,9 @@
 //! How many parts of one file are sent at once when nobody has said: more, as long as they do not slow each other down. Pure: no clock.
 //!
 //! A connection to a cloud has a rate of its own, so what one writer gets is a question of how many there are; where the path or the
-//! processors are the limit, more of them only take memory. There parts take longer than the first ones did, which were few, and what the
-//! path holds is its rate times what a part takes at least. Invariant: nobody waits longer than with as many as there are in any case.
+//! processors are the limit, more of them only take memory. There parts take longer the more there are, and what the path holds is its rate
+//! times what a part takes when there are few. How long a part takes differs from one to the next as well, so it is turns that are
+//! compared. Invariant: nobody waits longer than with as many as there are in any case.
 
 use std::time::Duration;
 
@@ -11,8 +12,11 @@ use tokio::time::Instant;
 /// So many are sent at once in any case.
 const FIRST: usize = 16;
 
-/// Parts that take so many times as long as the fastest one are on a full path.
+/// Parts that take so many times as long as in the best turn are on a full path.
 const CROWDED: f64 = 1.5;
+
+/// And so are those that take so many times as long as the fastest of the first ones, which were few.
+const SHARED: f64 = 4.0;
 
 /// As many times what a full path holds, so that it is seen when it holds more.
 const HEADROOM: f64 = 1.25;
@@ -31,14 +35,24 @@ pub(super) struct Pace {
     places: usize,
     /// None: there is a number.
     most: Option<usize>,
-    /// Of all parts that are as long as the last one.
-    fastest: Option<(usize, Duration)>,
+    /// What parts take.
+    times: Option<Times>,
     /// Whether the path was seen to be full.
     is_full: bool,
     /// Bytes a second of the last turns.
     rates: [f64; TURNS],
     turns: usize,
     turn: Option<Turn>,
+}
+
+/// Seconds, of parts that are as long as the last one.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    len: usize,
+    /// The least of the first turn.
+    fastest: f64,
+    /// The mean of the best turn, once there was one.
+    usual: Option<f64>,
 }
 
 /// As many parts as are sent at once, one after another.
@@ -49,8 +63,8 @@ struct Turn {
     sent: u64,
     parts: usize,
     bytes: usize,
-    /// What they took, added up.
-    took: Duration,
+    /// Seconds that they took, added up.
+    took: f64,
     /// Whether who writes had to wait.
     is_held_back: bool,
     /// Whether other files were being sent, too.
@@ -59,7 +73,7 @@ struct Turn {
 
 impl Turn {
     fn new(began: Instant, sent: u64) -> Self {
-        Self { began, sent, parts: 0, bytes: 0, took: Duration::ZERO, is_held_back: false, has_others: false }
+        Self { began, sent, parts: 0, bytes: 0, took: 0.0, is_held_back: false, has_others: false }
     }
 }
 
@@ -68,7 +82,7 @@ impl Pace {
     pub fn new(fixed: Option<usize>, most: usize) -> Self {
         let at_once = fixed.unwrap_or(FIRST).max(1);
         let most = if fixed.is_none() { Some(most.max(FIRST)) } else { None };
-        Self { at_once, places: at_once, most, fastest: None, is_full: false, rates: [0.0; TURNS], turns: 0, turn: None }
+        Self { at_once, places: at_once, most, times: None, is_full: false, rates: [0.0; TURNS], turns: 0, turn: None }
     }
 
     /// How many parts may be sent at once.
@@ -101,7 +115,7 @@ impl Pace {
         let Some(turn) = &mut self.turn else { return };
         turn.is_held_back = true;
         turn.has_others |= has_others;
-        let is_first = self.fastest.is_none() && self.at_once == FIRST && !turn.has_others;
+        let is_first = self.times.is_none() && self.at_once == FIRST && !turn.has_others;
         if is_first && self.most.is_some_and(|most| most >= 2 * FIRST) && sent - turn.sent >= FIRST as u64 * len / LEFT {
             self.at_once = 2 * FIRST;
         }
@@ -116,26 +130,34 @@ impl Pace {
     /// bytes so far.
     pub fn on_sent(&mut self, len: usize, took: Duration, (now, sent): (Instant, u64), has_others: bool) {
         let (Some(most), Some(turn)) = (self.most, &mut self.turn) else { return };
+        let took = took.as_secs_f64();
         turn.parts += 1;
         turn.bytes += len;
         turn.took += took;
         turn.has_others |= has_others;
-        let fastest = self.fastest.filter(|&(of, _)| of == len).map_or(took, |(_, fastest)| fastest.min(took));
-        self.fastest = Some((len, fastest));
+        let mut times = self.times.filter(|times| times.len == len).unwrap_or(Times { len, fastest: took, usual: None });
+        if times.usual.is_none() {
+            times.fastest = times.fastest.min(took);
+        }
+        self.times = Some(times);
         if turn.parts < self.at_once {
             return;
         }
         let rate = turn.bytes as f64 / now.duration_since(turn.began).as_secs_f64();
-        self.is_full |= turn.took.as_secs_f64() / turn.parts as f64 > fastest.as_secs_f64() * CROWDED;
+        let mean = turn.took / turn.parts as f64;
         let (is_held_back, has_others) = (turn.is_held_back, turn.has_others);
         self.turn = Some(Turn::new(now, sent));
+        let usual = times.usual.map_or(mean, |usual| usual.min(mean));
+        self.times = Some(Times { usual: Some(usual), ..times });
         if has_others {
             // Each file gets its own, and all together no more than there may be.
             (self.at_once, self.rates) = (FIRST, [0.0; TURNS]);
         } else if is_held_back {
             self.rates[self.turns % TURNS] = rate;
             self.turns += 1;
-            let held = self.rates.iter().copied().fold(0.0, f64::max) * fastest.as_secs_f64() / len as f64;
+            let is_shared = mean > times.fastest * SHARED;
+            self.is_full |= is_shared || mean > usual * CROWDED;
+            let held = self.rates.iter().copied().fold(0.0, f64::max) * if is_shared { times.fastest } else { usual } / len as f64;
             let wanted = if self.is_full { held * HEADROOM } else { self.at_once as f64 * 2.0 };
             self.at_once = (FIRST..most).find(|&n| n as f64 >= wanted).unwrap_or(most);
         }
@@ -178,7 +200,7 @@ mod tests {
     #[test]
     fn where_the_path_is_full_there_are_a_few_more_than_it_holds() {
         assert_eq!(turns(&mut auto(), 40, |n| n as f64 * 0.006), [16; 40]);
-        assert_eq!(turns(&mut auto(), 6, |n| 0.1 * (n as f64 / 20.0).max(1.0)), [16, 32, 25, 25, 25, 25]);
+        assert_eq!(turns(&mut auto(), 6, |n| 0.125 * (n as f64 / 20.0).max(1.0)), [16, 32, 25, 25, 25, 25]);
         // Full from the first part on.
         assert_eq!(turns(&mut auto(), 6, |n| n.max(16) as f64), [16, 32, 20, 20, 20, 20]);
     }
@@ -197,6 +219,20 @@ mod tests {
         pace.on_sent(PART, Duration::from_millis(2), (now, 0), false);
         pace.on_held_back(PART as u64, 1 << 30, false);
         assert_eq!(pace.at_once(), 16);
+    }
+
+    #[test]
+    fn parts_that_differ_do_not_look_like_a_full_path() {
+        let mut pace = auto();
+        let mut now = Instant::now();
+        pace.on_begin(now, 0);
+        for _ in 0..8 {
+            pace.on_held_back(PART as u64, 0, false);
+            now += Duration::from_millis(100);
+            // From 60 to 240 ms.
+            (0..pace.at_once() as u64).for_each(|n| pace.on_sent(PART, Duration::from_millis(60 + n * 36 % 181), (now, 0), false));
+        }
+        assert_eq!(pace.at_once(), 64);
     }
 
     #[test]
