@@ -56,7 +56,7 @@ use stream::Stream;
 pub struct Options {
     /// The size of parts; it grows with the file, so that the parts a store takes hold it.
     pub part_size: ByteSize,
-    /// Parts of one file in flight; none: 16, and more where the network holds more, as long as no other file is sent.
+    /// Parts of one file in flight; none: as many as turn out to be of use.
     pub concurrency: Option<usize>,
     /// Parts in flight in the process.
     pub total_concurrency: usize,

@@ -3,14 +3,17 @@
 //! A connection to a cloud has a rate of its own, so what one writer gets is a question of how many there are; where the path or the
 //! processors are the limit, more of them only take memory. There parts take longer the more there are, and what the path holds is its rate
 //! times what a part takes when there are few. How long a part takes differs from one to the next as well, so it is turns that are
-//! compared. Invariant: nobody waits longer than with as many as there are in any case.
+//! compared. Invariant: there are fewer than is usual only where parts arrive sooner than they are written.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// So many are sent at once in any case.
+/// So many are sent at once as long as nothing speaks for more.
 const FIRST: usize = 16;
+
+/// And so many to a store that is near: who has written these and two more finds that one has arrived.
+const FEW: usize = 8;
 
 /// Parts that take so many times as long as in the best turn are on a full path.
 const CROWDED: f64 = 1.5;
@@ -21,7 +24,7 @@ const SHARED: f64 = 4.0;
 /// As many times what a full path holds, so that it is seen when it holds more.
 const HEADROOM: f64 = 1.25;
 
-/// When this part of what is on its way has left before anything has arrived, the way is not narrow but long.
+/// When this part of the first ones has left before any of them has arrived, the way is not narrow but long.
 const LEFT: u64 = 4;
 
 /// The best of so many turns is what the network takes: who shares processors and path with others is slower now and then.
@@ -37,6 +40,8 @@ pub(super) struct Pace {
     most: Option<usize>,
     /// What parts take.
     times: Option<Times>,
+    /// Whether a part had arrived when who writes was held back first.
+    is_near: Option<bool>,
     /// Whether the path was seen to be full.
     is_full: bool,
     /// Bytes a second of the last turns.
@@ -80,9 +85,9 @@ impl Turn {
 impl Pace {
     /// `fixed` parts, or as many as turn out to be of use, up to `most`.
     pub fn new(fixed: Option<usize>, most: usize) -> Self {
-        let at_once = fixed.unwrap_or(FIRST).max(1);
+        let at_once = fixed.unwrap_or(FEW).max(1);
         let most = if fixed.is_none() { Some(most.max(FIRST)) } else { None };
-        Self { at_once, places: at_once, most, times: None, is_full: false, rates: [0.0; TURNS], turns: 0, turn: None }
+        Self { at_once, places: at_once, most, times: None, is_near: None, is_full: false, rates: [0.0; TURNS], turns: 0, turn: None }
     }
 
     /// How many parts may be sent at once.
@@ -115,9 +120,15 @@ impl Pace {
         let Some(turn) = &mut self.turn else { return };
         turn.is_held_back = true;
         turn.has_others |= has_others;
-        let is_first = self.times.is_none() && self.at_once == FIRST && !turn.has_others;
-        if is_first && self.most.is_some_and(|most| most >= 2 * FIRST) && sent - turn.sent >= FIRST as u64 * len / LEFT {
-            self.at_once = 2 * FIRST;
+        if let Some(most) = self.most
+            && self.is_near.is_none()
+        {
+            self.is_near = Some(self.times.is_some());
+            if self.times.is_some() {
+                return;
+            }
+            let is_long = !turn.has_others && sent - turn.sent >= FEW as u64 * len / LEFT;
+            self.at_once = if is_long { (2 * FIRST).min(most) } else { FIRST };
         }
     }
 
@@ -159,7 +170,8 @@ impl Pace {
             self.is_full |= is_shared || mean > usual * CROWDED;
             let held = self.rates.iter().copied().fold(0.0, f64::max) * if is_shared { times.fastest } else { usual } / len as f64;
             let wanted = if self.is_full { held * HEADROOM } else { self.at_once as f64 * 2.0 };
-            self.at_once = (FIRST..most).find(|&n| n as f64 >= wanted).unwrap_or(most);
+            let least = if is_shared && self.is_near == Some(true) { FEW } else { FIRST };
+            self.at_once = (least..most).find(|&n| n as f64 >= wanted).unwrap_or(most);
         }
     }
 }
@@ -173,8 +185,11 @@ mod tests {
     /// Turns over a path where `n` parts at once take `took(n)` seconds: how many were sent at once in each.
     fn turns(pace: &mut Pace, count: usize, took: impl Fn(usize) -> f64) -> Vec<usize> {
         let mut now = Instant::now();
-        // The first one leaves alone.
+        // The first one leaves alone, and arrives before the others when it takes less time than they do to be written.
         pace.on_begin(now, 0);
+        if took(1) > 0.02 {
+            pace.on_held_back(PART as u64, 0, false);
+        }
         pace.on_sent(PART, Duration::from_secs_f64(took(1)), (now, 0), false);
         let turn = |_| {
             let at_once = pace.at_once();
@@ -199,7 +214,7 @@ mod tests {
 
     #[test]
     fn where_the_path_is_full_there_are_a_few_more_than_it_holds() {
-        assert_eq!(turns(&mut auto(), 40, |n| n as f64 * 0.006), [16; 40]);
+        assert_eq!(turns(&mut auto(), 40, |n| n as f64 * 0.006), [8; 40]);
         assert_eq!(turns(&mut auto(), 6, |n| 0.125 * (n as f64 / 20.0).max(1.0)), [16, 32, 25, 25, 25, 25]);
         // Full from the first part on.
         assert_eq!(turns(&mut auto(), 6, |n| n.max(16) as f64), [16, 32, 20, 20, 20, 20]);
@@ -207,7 +222,7 @@ mod tests {
 
     #[test]
     fn when_much_has_left_and_nothing_arrived_there_are_more_at_once() {
-        for (sent, has_others, expected) in [(33 << 20, false, 32), (31 << 20, false, 16), (33 << 20, true, 16)] {
+        for (sent, has_others, expected) in [(17 << 20, false, 32), (15 << 20, false, 16), (17 << 20, true, 16)] {
             let mut pace = auto();
             pace.on_begin(Instant::now(), 5);
             pace.on_held_back(PART as u64, 5 + sent, has_others);
@@ -218,7 +233,7 @@ mod tests {
         pace.on_begin(now, 0);
         pace.on_sent(PART, Duration::from_millis(2), (now, 0), false);
         pace.on_held_back(PART as u64, 1 << 30, false);
-        assert_eq!(pace.at_once(), 16);
+        assert_eq!(pace.at_once(), 8);
     }
 
     #[test]
@@ -253,10 +268,10 @@ mod tests {
         for n in 1..=64 {
             pace.on_sent(PART, Duration::from_millis(100), (now + Duration::from_millis(10 * n), 0), false);
         }
-        assert_eq!(pace.at_once(), 16);
+        assert_eq!(pace.at_once(), 8);
         pace.on_idle();
-        assert_eq!(turns(&mut pace, 3, |_| 0.1), [16, 32, 64]);
-        assert_eq!((pace.missing_places(), pace.missing_places(), pace.drops_place()), (48, 0, false));
+        assert_eq!(turns(&mut pace, 4, |_| 0.1), [8, 16, 32, 64]);
+        assert_eq!((pace.missing_places(), pace.missing_places(), pace.drops_place()), (56, 0, false));
         for n in 1..=64 {
             pace.on_sent(PART, Duration::from_millis(100), (now + Duration::from_secs(100 + n), 0), n == 7);
         }

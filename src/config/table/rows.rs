@@ -404,7 +404,7 @@ pub static OPTIONS: &[Spec] = &[
         ossfs: Some("5"),
         ossfs2: Some("64"),
         aliases: &[same("parallel_count")],
-        help: "Parts of one file uploaded at once; auto: 16, and up to 64 where the network holds more; of all files together at most 64, or as many as this",
+        help: "Parts of one file uploaded at once; auto: 8 to a store that is near, else 16, and up to 64 where the network holds more; of all files together at most 64, or as many as this",
         ..WRITE
     },
     Spec {
