@@ -127,7 +127,7 @@ impl Pace {
             if self.times.is_some() {
                 return;
             }
-            let is_long = !turn.has_others && sent - turn.sent >= FEW as u64 * len / LEFT;
+            let is_long = !turn.has_others && sent.saturating_sub(turn.sent) >= FEW as u64 * len / LEFT;
             self.at_once = if is_long { (2 * FIRST).min(most) } else { FIRST };
         }
     }
