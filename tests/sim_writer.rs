@@ -203,6 +203,23 @@ async fn connections_with_a_rate_of_their_own_become_more_until_there_are_as_man
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_waits_for_a_place_on_a_long_way() {
+    let plan = Plan { first_byte: Latency::Fixed(FIRST_BYTE), ..Plan::default() };
+    for parts in 2..=16 {
+        assert_eq!(time_of(&sim(plan, ByteSize::mib(64), tiny()), parts).await, FIRST_BYTE * 3, "{parts}");
+    }
+    // Nor where it is staged.
+    let sim = sim(plan, ByteSize::mib(64), tiny());
+    sim.put("a", 16_000);
+    let content = sim.edit("a");
+    for part in 0..16 {
+        content.write(part * 1000 + 5, b"changed").await.unwrap();
+    }
+    content.commit(Condition::Any).await.unwrap();
+    assert!(sim.store.max_in_flight() == 16, "{}", sim.store.max_in_flight());
+}
+
+#[tokio::test(start_paused = true)]
 async fn on_a_path_that_is_full_no_more_parts_are_sent_at_once() {
     let plan = Plan { bandwidth: Bandwidth { per_connection: None, total: Some(1_000_000) }, ..Plan::default() };
     let held = async |options: Options| {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// So many are sent at once as long as nothing speaks for more.
 const FIRST: usize = 16;
 
-/// And so many to a store that is near: who has written these and two more finds that one has arrived.
+/// And so many to a store that is near: who has written one more finds that the first has arrived.
 const FEW: usize = 8;
 
 /// Parts that take so many times as long as in the best turn are on a full path.
@@ -24,7 +24,7 @@ const SHARED: f64 = 4.0;
 /// As many times what a full path holds, so that it is seen when it holds more.
 const HEADROOM: f64 = 1.25;
 
-/// When this part of the first ones has left before any of them has arrived, the way is not narrow but long.
+/// When this part of what is on its way has left before anything has arrived, the way is not narrow but long.
 const LEFT: u64 = 4;
 
 /// The best of so many turns is what the network takes: who shares processors and path with others is slower now and then.
@@ -40,7 +40,7 @@ pub(super) struct Pace {
     most: Option<usize>,
     /// What parts take.
     times: Option<Times>,
-    /// Whether a part had arrived when who writes was held back first.
+    /// Whether a part had arrived when one had to wait first.
     is_near: Option<bool>,
     /// Whether the path was seen to be full.
     is_full: bool,
@@ -120,15 +120,26 @@ impl Pace {
         let Some(turn) = &mut self.turn else { return };
         turn.is_held_back = true;
         turn.has_others |= has_others;
-        if let Some(most) = self.most
-            && self.is_near.is_none()
-        {
+        let is_first = self.times.is_none() && self.at_once == FIRST && !turn.has_others;
+        if is_first && sent.saturating_sub(turn.sent) >= FIRST as u64 * len / LEFT {
+            self.at_once = self.most.map_or(FIRST, |most| most.min(2 * FIRST));
+        }
+    }
+
+    /// A part has left that has to wait for a place.
+    pub fn on_waiting(&mut self) {
+        if self.most.is_some() && self.is_near.is_none() {
             self.is_near = Some(self.times.is_some());
-            if self.times.is_some() {
-                return;
+            if self.times.is_none() {
+                self.at_once = FIRST;
             }
-            let is_long = !turn.has_others && sent.saturating_sub(turn.sent) >= FEW as u64 * len / LEFT;
-            self.at_once = if is_long { (2 * FIRST).min(most) } else { FIRST };
+        }
+    }
+
+    /// What is sent from now on is all at hand: there is nobody who waits, and nothing to be found out.
+    pub fn on_staged(&mut self) {
+        if self.most.is_some() {
+            self.at_once = self.at_once.max(FIRST);
         }
     }
 
@@ -188,9 +199,10 @@ mod tests {
         // The first one leaves alone, and arrives before the others when it takes less time than they do to be written.
         pace.on_begin(now, 0);
         if took(1) > 0.02 {
-            pace.on_held_back(PART as u64, 0, false);
+            pace.on_waiting();
         }
         pace.on_sent(PART, Duration::from_secs_f64(took(1)), (now, 0), false);
+        pace.on_waiting();
         let turn = |_| {
             let at_once = pace.at_once();
             pace.on_held_back(PART as u64, 0, false);
@@ -222,9 +234,11 @@ mod tests {
 
     #[test]
     fn when_much_has_left_and_nothing_arrived_there_are_more_at_once() {
-        for (sent, has_others, expected) in [(17 << 20, false, 32), (15 << 20, false, 16), (17 << 20, true, 16)] {
+        for (sent, has_others, expected) in [(33 << 20, false, 32), (31 << 20, false, 16), (33 << 20, true, 16)] {
             let mut pace = auto();
             pace.on_begin(Instant::now(), 5);
+            pace.on_waiting();
+            assert_eq!(pace.at_once(), 16);
             pace.on_held_back(PART as u64, 5 + sent, has_others);
             assert_eq!(pace.at_once(), expected);
         }
@@ -232,8 +246,11 @@ mod tests {
         let now = Instant::now();
         pace.on_begin(now, 0);
         pace.on_sent(PART, Duration::from_millis(2), (now, 0), false);
+        pace.on_waiting();
         pace.on_held_back(PART as u64, 1 << 30, false);
         assert_eq!(pace.at_once(), 8);
+        pace.on_staged();
+        assert_eq!(pace.at_once(), 16);
     }
 
     #[test]
@@ -282,5 +299,8 @@ mod tests {
     fn a_number_stays() {
         assert_eq!(turns(&mut Pace::new(Some(5), 64), 20, |_| 0.1), [5; 20]);
         assert_eq!(turns(&mut Pace::new(Some(0), 64), 3, |_| 0.1), [1; 3]);
+        let mut pace = Pace::new(Some(5), 64);
+        pace.on_staged();
+        assert_eq!(pace.at_once(), 5);
     }
 }

@@ -110,10 +110,15 @@ impl Inner {
     /// Starts to send a part that has left its slot.
     pub fn send(self: &Arc<Self>, state: &mut State, index: u32, filling: Arc<Filling>, len: usize) {
         let Kind::Streaming(stream) = &mut state.kind else { unreachable!("only streams send parts by themselves") };
+        let leaving = stream.leaving();
         let (key, headers) = (&state.key, &state.headers);
         let upload = stream.upload.get_or_insert_with(|| Uploading::new(&self.shared, key.clone(), headers.clone()));
         let (running, sending) = (upload.run(), self.shared.share.on_send());
         state.pace.on_begin(Instant::now(), self.shared.metrics.uploaded_bytes.get());
+        if leaving > state.pace.at_once() {
+            state.pace.on_waiting();
+            self.places.add_permits(state.pace.missing_places());
+        }
         let task = Arc::clone(self).send_part(Arc::clone(upload), running, sending, index, filling, len);
         self.shared.background.spawn(task).map(drop).expect("who writes is in a runtime");
     }

@@ -147,6 +147,12 @@ impl Inner {
 
     async fn send_pieces(self: &Arc<Self>, whole: &Whole, upload: &Arc<Uploading>, pieces: Vec<Piece>) -> Result<Written, Failure> {
         upload.begin().await?;
+        let at_once = {
+            let pace = &mut self.state.lock().pace;
+            pace.on_staged();
+            self.places.add_permits(pace.missing_places());
+            pace.at_once()
+        };
         let numbered = (1..).zip(pieces);
         let sent = futures::stream::iter(numbered).map(async |(number, piece)| {
             let result = self.send_piece(whole, upload, number, piece).await;
@@ -156,7 +162,7 @@ impl Inner {
             result
         });
         // All of them end here, also after an error: what runs on other threads needs the content to itself.
-        let sent: Vec<_> = sent.buffer_unordered(self.shared.options.pace().at_once()).collect().await;
+        let sent: Vec<_> = sent.buffer_unordered(at_once).collect().await;
         let parts: Result<Vec<Option<Part>>, Failure> = sent.into_iter().collect();
         let mut parts: Vec<Part> = parts?.into_iter().flatten().collect();
         parts.sort_by_key(|part| part.number);
