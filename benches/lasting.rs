@@ -116,7 +116,6 @@ fn alone(passes: u64) {
             files.on_told(opened.handle, Told { unique: number, flags: 1, backing: 0 });
             files.release(opened.handle);
             names.forget(ino, 1);
-            files.forget(ino);
         }
         began.elapsed()
     };

@@ -24,7 +24,7 @@
 //!
 //! The modules import in one direction only: [`cli`], then [`demo`], [`standin`], [`mount`], [`bench`](mod@bench), [`csi`], [`transfer`], [`config`], [`fuse`], [`admin`], [`vfs`], [`writer`],
 //! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`lasting`], [`handover`], [`logging`], [`metrics`], [`mountinfo`],
-//! [`signals`], [`sys`] and [`units`].
+//! [`panics`], [`signals`], [`sys`] and [`units`].
 
 #![deny(clippy::unwrap_used)]
 
@@ -42,6 +42,7 @@ pub mod logging;
 pub mod metrics;
 pub mod mount;
 pub mod mountinfo;
+pub mod panics;
 pub mod reader;
 pub mod signals;
 pub mod spill;

@@ -13,10 +13,12 @@ mod outside;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use futures::FutureExt;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
@@ -38,7 +40,7 @@ use attaching::{attach, left, names};
 use disk::{keep_disk, open_spill, private_directory};
 use outside::{bind_pages, serve_pages};
 
-pub use error::{Error, advice, exit_code, refusal};
+pub use error::{Consequence, Error, advice, exit_code, refusal};
 
 /// Housekeeping: streams that were left, idle memory.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -94,12 +96,14 @@ pub struct Given {
 }
 
 /// Why a mount serves no longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
     /// It was asked to end, or unmounted: [`unmount`](Mounted::unmount) is what comes next.
     Over,
     /// Another daemon goes on: [`leave`](Mounted::leave) is what comes next.
     Left,
+    /// It cannot answer any more: [`fail`](Mounted::fail) is what comes next.
+    Failed { reason: String },
 }
 
 /// Mounts what `settings` name and returns when the mount answers.
@@ -260,6 +264,44 @@ fn signals(settings: &Settings, runtime: &Runtime) -> Result<Signals, Error> {
     Ok(if settings.ignores_sigterm { signals.without_terminate() } else { signals })
 }
 
+/// Runs a task that the mount needs as long as it lives, and again after a panic.
+async fn keep_going<F: Future<Output = ()>>(task: impl Fn() -> F) {
+    while AssertUnwindSafe(task()).catch_unwind().await.is_err() {
+        // One that panics each time is not to fill the log.
+        tokio::time::sleep(HOUSEKEEPING).await;
+    }
+}
+
+/// Tells the kernel of files that changed.
+async fn tell_kernel(session: Arc<Session>, files: Arc<Files>) {
+    loop {
+        let mut changes = files.next_changes().await;
+        let inodes = changes.inodes.clone();
+        let awaited = std::mem::take(&mut changes.awaited_pages);
+        if !awaited.is_empty() {
+            for (ino, dropped) in awaited {
+                let pages = Arc::clone(&session);
+                // One each: a page that is being read keeps those of its inode waiting.
+                tokio::task::spawn_blocking(move || {
+                    pages.invalidate_pages(&[ino]);
+                    // The request may have been given up.
+                    let _ = dropped.send(());
+                });
+            }
+        }
+        let attributes = Arc::clone(&session);
+        if let Err(error) = tokio::task::spawn_blocking(move || attributes.invalidate_attributes(&inodes)).await {
+            tracing::warn!(%error, "could not tell the kernel of changed files");
+        }
+        files.told(&changes);
+        if !changes.old_pages.is_empty() {
+            // Not awaited: the kernel may wait for a page whose read waits for the next change to be told.
+            let pages = Arc::clone(&session);
+            tokio::task::spawn_blocking(move || pages.invalidate_pages(&changes.old_pages));
+        }
+    }
+}
+
 impl Mounted {
     /// The counters of this mount.
     pub fn metrics(&self) -> &Arc<Metrics> {
@@ -281,30 +323,18 @@ impl Mounted {
             self.runtime().spawn(keep_disk(spill));
         }
         let reader = self.observer.reader.clone();
-        self.runtime().spawn(async move {
-            let mut ticks = tokio::time::interval(HOUSEKEEPING);
-            loop {
-                ticks.tick().await;
-                reader.on_time();
+        self.runtime().spawn(keep_going(move || {
+            let reader = reader.clone();
+            async move {
+                let mut ticks = tokio::time::interval(HOUSEKEEPING);
+                loop {
+                    ticks.tick().await;
+                    reader.on_time();
+                }
             }
-        });
+        }));
         let session = Arc::clone(&self.session);
-        self.runtime().spawn(async move {
-            loop {
-                let changes = files.next_changes().await;
-                let inodes = changes.inodes.clone();
-                let attributes = Arc::clone(&session);
-                if let Err(error) = tokio::task::spawn_blocking(move || attributes.invalidate_attributes(&inodes)).await {
-                    tracing::warn!(%error, "could not tell the kernel of changed files");
-                }
-                files.told(&changes);
-                if !changes.old_pages.is_empty() {
-                    // Not awaited: the kernel may wait for a page whose read waits for the next change to be told.
-                    let pages = Arc::clone(&session);
-                    tokio::task::spawn_blocking(move || pages.invalidate_pages(&changes.old_pages));
-                }
-            }
-        });
+        self.runtime().spawn(keep_going(move || tell_kernel(Arc::clone(&session), Arc::clone(&files))));
     }
 
     /// Asks the mount for its root, as the first user will.

@@ -6,10 +6,11 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 
 use support::S3Server;
+use support::cgroup::Cgroup;
 use support::mounts::{Daemon, Mount, trial_unless};
 use windlass::store::memory::Synthetic;
 
@@ -22,70 +23,14 @@ const SIZE: u64 = 12 << 20;
 const SPARE: u64 = 64 << 20;
 
 fn main() -> std::process::ExitCode {
-    let trial =
-        |name, test: fn(&Cgroup)| trial_unless(|| Cgroup::make().err(), name, move || test(&Cgroup::make().expect("it could be made")));
+    let trial = |name, test: fn(&Cgroup)| {
+        trial_unless(|| Cgroup::make(LIMIT).err(), name, move || test(&Cgroup::make(LIMIT).expect("it could be made")))
+    };
     support::mounts::run(vec![
         trial("sixty_four_streams_in_a_container_of_256_mib_are_read_without_a_kill", streams),
         trial("sixty_four_streams_and_sixteen_writers_in_a_container_of_256_mib_are_served_without_a_kill", writers),
         trial("what_is_kept_on_the_disk_does_not_get_a_container_of_256_mib_killed", disk),
     ])
-}
-
-/// A cgroup of our own with a limit.
-struct Cgroup {
-    path: PathBuf,
-    is_first_version: bool,
-}
-
-impl Cgroup {
-    /// Below our own cgroup where the first version is mounted, else below the root of the second, which lets only leaves have processes.
-    fn make() -> Result<Self, String> {
-        let ours = fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("no cgroups here: {error}"))?;
-        let first = ours.lines().find_map(|line| line.split_once(":memory:")).map(|(_, path)| path.trim_start_matches('/'));
-        let name = format!("windlass-test-{}", std::process::id());
-        let (parent, file) = match first {
-            Some(path) => (Path::new("/sys/fs/cgroup/memory").join(path), "memory.limit_in_bytes"),
-            None => (PathBuf::from("/sys/fs/cgroup"), "memory.max"),
-        };
-        if first.is_none() {
-            let _ = fs::write(parent.join("cgroup.subtree_control"), "+memory");
-        }
-        let made = Self { path: parent.join(name), is_first_version: first.is_some() };
-        let failed = |error: std::io::Error| format!("no cgroup with a limit can be made at {}: {error}", made.path.display());
-        fs::create_dir(&made.path).map_err(failed)?;
-        fs::write(made.path.join(file), LIMIT.to_string()).map_err(failed)?;
-        Ok(made)
-    }
-
-    fn read(&self, file: &str) -> String {
-        fs::read_to_string(self.path.join(file)).unwrap_or_default()
-    }
-
-    /// How often something was killed here for want of memory.
-    fn kills(&self) -> u64 {
-        let text = self.read(if self.is_first_version { "memory.oom_control" } else { "memory.events" });
-        let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        line.and_then(|number| number.trim().parse().ok()).expect("the kernel counts them")
-    }
-
-    /// What is there now that cannot be given back, the file system's cache being the rest.
-    fn anonymous(&self) -> u64 {
-        let (file, word) = if self.is_first_version { ("memory.stat", "rss ") } else { ("memory.stat", "anon ") };
-        let text = self.read(file);
-        text.lines().find_map(|line| line.strip_prefix(word)).and_then(|number| number.trim().parse().ok()).expect("the kernel counts it")
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        // Whoever was in it ended before; the kernel needs a moment.
-        for _ in 0..100 {
-            if fs::remove_dir(&self.path).is_ok() {
-                return;
-            }
-            thread::sleep(std::time::Duration::from_millis(20));
-        }
-    }
 }
 
 /// Names and contents of the streams' objects.

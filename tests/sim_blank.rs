@@ -17,7 +17,7 @@ use windlass::writer::{self, Allocate, Limits};
 use support::vfs_world::VfsWorld;
 
 const ME: Caller = Caller { uid: 0, gid: 0, thread: 1 };
-const WRITES: Access = Access { read: true, write: true, truncate: false, exclusive: false, direct: false };
+const WRITES: Access = Access { read: true, write: true, truncate: false, exclusive: false, direct: false, append: false };
 const PART: usize = 1000;
 const SIZE: u64 = 8 * PART as u64;
 

@@ -174,7 +174,7 @@ async fn list(names: &Arc<Names>, directory: Inode) -> BTreeSet<String> {
 /// Makes or removes a file, without regard to whether it is there.
 async fn change(edits: &Edits, files: &Files, names: &Names, directory: Inode, name: &str, is_there: bool) {
     if is_there {
-        let access = Access { read: false, write: true, truncate: true, exclusive: false, direct: false };
+        let access = Access { read: false, write: true, truncate: true, exclusive: false, direct: false, append: false };
         match edits.create(directory, name.as_bytes(), 0o644, access, ME).await {
             Ok((_, opened)) => {
                 edits.write(opened.handle, 0, b"content", ME.thread).await.expect("there is room");

@@ -307,7 +307,9 @@ async fn a_tree_is_warmed_beside_its_reader_and_each_byte_fetched_once() {
     let warmed = warmed.unwrap();
     assert_eq!((warmed.progress.objects, warmed.progress.bytes, warmed.progress.failed_objects, warmed.is_full), (21, total, 0, false));
     assert_eq!((warmed.progress.found_objects, warmed.progress.found_bytes), (21, total));
-    assert_eq!((store.count(Op::Head), process.fetched()), (0, total));
+    assert_eq!(process.fetched(), total);
+    // One for each object of more than a chunk at most: the listing does not tell the sum that its content is compared with.
+    assert!(store.count(Op::Head) <= 20, "{}", store.count(Op::Head));
     let again =
         warm(&names, &process.reader, paths(&["d/0", "d/1", "d/2", "d/large"]), ALL_OF_IT, &Arc::new(Tally::default())).await.unwrap();
     assert_eq!((again.progress.there_bytes, process.fetched()), (total, 0));

@@ -16,7 +16,7 @@ use windlass::writer::{self, Limits};
 use support::vfs_world::VfsWorld;
 
 const ME: Caller = Caller { uid: 0, gid: 0, thread: 1 };
-const WRITES: Access = Access { read: true, write: true, truncate: false, exclusive: false, direct: false };
+const WRITES: Access = Access { read: true, write: true, truncate: false, exclusive: false, direct: false, append: false };
 const PART: usize = 1000;
 const LIMIT: Duration = Duration::from_secs(25);
 

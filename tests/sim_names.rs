@@ -2,6 +2,7 @@
 //! what is seen when. Nothing here waits in real time.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use futures::future::join_all;
@@ -226,7 +227,7 @@ async fn an_ls_of_100_000_keys_is_100_lists_and_none_within_the_ttl() {
     assert_eq!(ls(&names, directory).await.len(), 100_000);
     let file = names.lookup(directory, b"0054321").await.expect("listed");
     assert_eq!((file.attr.size, file.attr.kind), (54_321, Kind::File));
-    let object = names.fresh_object(file.attr.ino).await.expect("listed");
+    let (object, _) = names.fresh_object(file.attr.ino).await.expect("listed");
     assert_eq!(Some(object), store.meta("d/0054321"));
     assert_eq!(requests(&store), (0, 0));
     advance(Duration::from_secs(60)).await;
@@ -444,11 +445,11 @@ async fn attributes_last_for_the_ttl_and_a_refresh_sees_through_it() {
     let names = names(&store);
     let (a, d) = (ino(&names, "a").await, ino(&names, "d").await);
     requests(&store);
-    let old = names.fresh_object(a).await.expect("there");
+    let (old, _) = names.fresh_object(a).await.expect("there");
     store.put("a", "longer content");
     assert_eq!(names.getattr(a).await.expect("there").0.size, 7);
-    assert_eq!((names.fresh_object(a).await.expect("there"), requests(&store)), (old.clone(), (0, 0)));
-    let new = names.refresh(a).await.expect("there");
+    assert_eq!((names.fresh_object(a).await.expect("there").0, requests(&store)), (old.clone(), (0, 0)));
+    let (new, _) = names.refresh(a).await.expect("there");
     assert_ne!(new.etag, old.etag);
     assert_eq!(names.getattr(a).await.expect("there").0.size, 14);
     assert_eq!(requests(&store), (1, 0));
@@ -589,7 +590,7 @@ async fn files_are_opened_without_a_head_while_their_directory_is_still_being_re
     for n in 0..500 {
         let entry = names.lookup(directory, format!("{n:07}").as_bytes()).await.expect("listed");
         let size = n + u64::from(n == SYMLINK_SIZE);
-        assert_eq!(names.fresh_object(entry.attr.ino).await.expect("listed").size, size);
+        assert_eq!(names.fresh_object(entry.attr.ino).await.expect("listed").0.size, size);
         assert_eq!(names.getattr(entry.attr.ino).await.expect("listed").0.size, size);
     }
     sleep(RTT).await;
@@ -645,4 +646,47 @@ async fn threads_that_race_for_ten_names_ask_for_each_once() {
         names.forget(ino, 1);
     }
     assert_eq!(names.known_inodes(), 1);
+}
+
+/// Has every request panic as long as what it returns is true.
+fn panics(store: &Memory) -> Arc<AtomicBool> {
+    let panics = Arc::new(AtomicBool::new(true));
+    let is_on = Arc::clone(&panics);
+    store.fault(Rule::new(Fault::Lost).when(move |_, _| {
+        if is_on.load(Ordering::SeqCst) {
+            std::panic::resume_unwind(Box::new("a defect"));
+        }
+        false
+    }));
+    panics
+}
+
+#[tokio::test(start_paused = true)]
+async fn panicking_list_fails_the_readdir_and_is_asked_anew() {
+    let store = bucket(&["d/a", "d/b"]);
+    let names = names(&store);
+    let directory = ino(&names, "d").await;
+    let panics = panics(&store);
+    let handle = names.open_dir(directory).expect("it is a directory");
+    let listed = tokio::time::timeout(Duration::from_secs(60), list(&handle, 100)).await.expect("no reader waits for ever");
+    assert!(matches!(&listed, Err(Error::Store(error)) if error.kind == ErrorKind::Unavailable), "{listed:?}");
+    panics.store(false, Ordering::SeqCst);
+    assert_eq!(list(&handle, 100).await.expect("it is asked anew").len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn panicking_lookup_ends_all_that_wait_for_it() {
+    let store = bucket(&["a"]);
+    let names = names(&store);
+    let panics = panics(&store);
+    let lookups = [0; 3].map(|_| {
+        let names = Arc::clone(&names);
+        tokio::spawn(async move { names.lookup(Inode::ROOT, b"a").await })
+    });
+    for lookup in lookups {
+        let ended = tokio::time::timeout(Duration::from_secs(60), lookup).await.expect("none waits for ever");
+        assert!(ended.is_err_and(|error| error.is_panic()));
+    }
+    panics.store(false, Ordering::SeqCst);
+    names.lookup(Inode::ROOT, b"a").await.expect("it is asked anew");
 }

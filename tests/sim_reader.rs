@@ -665,3 +665,24 @@ async fn jumps_back_into_the_chunks_that_are_kept_fetch_nothing() {
     // The first seven chunks had been let go.
     assert!(again <= (64 + 7) * CHUNK, "{again}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn panicking_get_fails_its_readers_and_is_asked_anew() {
+    let sim = sim(cloud(), ByteSize::mib(64), fixed(1));
+    let handle = sim.open("object", CHUNK);
+    let is_first = std::sync::atomic::AtomicBool::new(true);
+    sim.store.fault(Rule::new(Fault::Lost).op(Op::Get).when(move |_, _| {
+        if is_first.swap(false, std::sync::atomic::Ordering::SeqCst) {
+            std::panic::resume_unwind(Box::new("a defect"));
+        }
+        false
+    }));
+    let reads = join_all([0, MIB, 2 * MIB].map(|offset| handle.read(1, offset, MIB as usize)));
+    let start = Instant::now();
+    for result in reads.await {
+        let Err(ReadError::Store(error)) = result else { panic!("the bytes cannot have come") };
+        assert_eq!(error.kind, ErrorKind::Unavailable);
+    }
+    assert!(start.elapsed() < Duration::from_secs(1), "they wait for the deadline: {:?}", start.elapsed());
+    sim.read_all(&handle, "object", 1, MIB).await;
+}

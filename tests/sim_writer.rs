@@ -11,7 +11,7 @@ use windlass::reader::{self, Reader};
 use windlass::store::memory::{Bandwidth, Fault, Latency, Memory, Plan, Rule, Synthetic};
 use windlass::store::{Condition, ErrorKind, Headers, Op};
 use windlass::units::ByteSize;
-use windlass::writer::{Allocate, Content, Limits, Options, WriteError, Writer, staging};
+use windlass::writer::{Allocate, Content, Left, Limits, Options, WriteError, Writer, staging};
 
 const MIB: u64 = 1 << 20;
 const PART: u64 = 8 * MIB;
@@ -672,4 +672,114 @@ async fn reading_an_edited_object_front_to_back_runs_ahead() {
     let alone = FIRST_BYTE + Duration::from_secs_f64(MIB as f64 / PER_CONNECTION as f64);
     assert!(start.elapsed() < alone * 32, "{:?}", start.elapsed());
     assert_eq!(sim.store.count(Op::Get), 128);
+}
+
+/// What a program may do with a new file before its first commit, so that parts that were sent are needed again.
+#[derive(Clone, Copy, Debug)]
+enum Needs {
+    Nothing,
+    Read,
+    Overwrite,
+    Truncate,
+    Zeros,
+}
+
+impl Needs {
+    async fn on(self, content: &Content) -> Result<(), WriteError> {
+        match self {
+            Self::Nothing => Ok(()),
+            Self::Read => content.read(10_000, 10).await.map(drop),
+            Self::Overwrite => content.write(10_000, b"again").await,
+            Self::Truncate => content.truncate(10_500).await,
+            Self::Zeros => content.allocate(10_000, 10, Allocate::Punch).await,
+        }
+    }
+}
+
+const NEEDS: [Needs; 5] = [Needs::Nothing, Needs::Read, Needs::Overwrite, Needs::Truncate, Needs::Zeros];
+
+#[tokio::test(start_paused = true)]
+async fn new_file_never_replaces_what_another_client_created() {
+    for needs in NEEDS {
+        // So short that it is one request, and parts.
+        for size in [500, 20_000] {
+            let sim = small();
+            let content = sim.create("a");
+            content.require_absent();
+            stream(&content, 1, 0..size, 700).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            sim.store.put("a", "by another client");
+            let needed = if size > 10_000 { needs.on(&content).await } else { Ok(()) };
+            for error in needed.err().into_iter().chain(content.commit(Condition::Any).await.err()) {
+                assert!(matches!(&error, WriteError::Store(error) if error.kind == ErrorKind::Replaced), "{needs:?}: {error}");
+            }
+            assert!(content.is_dirty(), "{needs:?}");
+            assert_eq!(sim.stored("a"), b"by another client", "{needs:?} {size}");
+            drop(content);
+            sim.assert_clean().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_file_is_stored_again_after_its_first_save() {
+    for needs in NEEDS {
+        let sim = small();
+        let content = sim.create("a");
+        content.require_absent();
+        stream(&content, 1, 0..20_000, 700).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        needs.on(&content).await.unwrap();
+        content.commit(Condition::Any).await.unwrap().unwrap();
+        content.write(5, b"more").await.unwrap();
+        content.commit(Condition::Any).await.unwrap().unwrap();
+        assert_eq!(sim.stored("a")[5..9], *b"more");
+        // As for any other file, the last writer decides from then on.
+        sim.store.put("a", "by another client");
+        content.truncate(0).await.unwrap();
+        content.commit(Condition::Any).await.unwrap().unwrap();
+        assert!(sim.stored("a").is_empty());
+        drop(content);
+        sim.assert_clean().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_file_replaces_what_it_is_renamed_over() {
+    for needs in NEEDS {
+        let sim = small();
+        let content = sim.create("a");
+        content.require_absent();
+        content.set_key("a".into()).await;
+        stream(&content, 1, 0..20_000, 700).await;
+        sim.store.put("b", "there before");
+        content.set_key("b".into()).await;
+        needs.on(&content).await.unwrap();
+        content.commit(Condition::Any).await.unwrap().unwrap();
+        assert_eq!(sim.stored("b")[..1000], bytes(1, 0, 1000));
+        drop(content);
+        sim.assert_clean().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_file_that_is_staged_or_left_by_a_kill_stays_new() {
+    let sim = small();
+    sim.writer.write_down_changes();
+    let content = sim.create("a");
+    content.require_absent();
+    content.belong_to(7);
+    content.write(50_000, b"far").await.unwrap();
+    sim.store.put("a", "by another client");
+    let error = content.commit(Condition::Any).await.unwrap_err();
+    assert!(matches!(error, WriteError::Store(error) if error.kind == ErrorKind::Replaced));
+    assert!(matches!(content.leave_on_disk(false, Duration::from_secs(1)).await, Left::Kept(_)));
+    drop(content);
+    let taken = sim.writer.take_over(&[7].into()).await.remove(&7).unwrap();
+    assert_eq!(taken.size(), 50_003);
+    assert!(taken.commit(Condition::Any).await.is_err());
+    assert_eq!(sim.stored("a"), b"by another client");
+    sim.store.delete("a");
+    taken.commit(Condition::Any).await.unwrap().unwrap();
+    assert_eq!(sim.stored("a").len(), 50_003);
 }

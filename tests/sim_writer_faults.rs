@@ -2,14 +2,16 @@
 //! one was told the truth, and nothing unfinished is left.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
 use windlass::budget::{self, Budget};
 use windlass::metrics::Metrics;
 use windlass::store::memory::{Fault, Memory, Rule, Synthetic};
 use windlass::store::{Condition, ErrorKind, Headers, ObjectStore, Op, Policy, Retrying};
 use windlass::units::ByteSize;
-use windlass::writer::{Content, Limits, Options, WriteError, Writer, staging};
+use windlass::writer::{Allocate, Content, Interrupted, Left, Limits, Options, WriteError, Writer, staging};
 
 const FAULTS: [Fault; 8] = [
     Fault::Error(ErrorKind::Throttled),
@@ -220,4 +222,249 @@ fn every_fault_at_every_step_leaves_the_old_or_the_new_version() {
     }
     println!("{runs} combinations of ways, operations, faults and steps, {hits} of them with a fault that happened");
     assert!(hits > 1000, "only {hits} faults happened");
+}
+
+async fn is_lost_in_every_way(content: &Content) {
+    for _ in 0..2 {
+        assert!(content.is_lost() && content.is_dirty());
+        assert!(matches!(content.write(0, b"x").await, Err(WriteError::Lost)));
+        assert!(matches!(content.write(0, b"").await, Err(WriteError::Lost)));
+        assert!(matches!(content.try_write(5, b"x", || {}), Some(Err(WriteError::Lost))));
+        assert!(matches!(content.try_write(5, b"", || {}), Some(Err(WriteError::Lost))));
+        for size in [0, 3, 100_000] {
+            assert!(matches!(content.truncate(size).await, Err(WriteError::Lost)));
+        }
+        for how in [Allocate::Extend, Allocate::KeepSize, Allocate::Punch, Allocate::Zero { keep_size: false }] {
+            assert!(matches!(content.allocate(0, 10, how).await, Err(WriteError::Lost)));
+        }
+        assert!(matches!(content.read(0, 10).await, Err(WriteError::Lost)));
+        for condition in [Condition::Any, Condition::Absent] {
+            assert!(matches!(content.commit(condition).await, Err(WriteError::Lost)));
+        }
+    }
+}
+
+#[test]
+fn content_given_up_refuses_everything_every_time() {
+    for way in WAYS {
+        block_on(async {
+            let mut case = case(way, 0);
+            case.change(way).await.unwrap();
+            // Early is in the bucket, and was not told.
+            if way == Way::Early {
+                case.content.write(0, b"changed again").await.unwrap();
+            }
+            case.content.give_up().await;
+            is_lost_in_every_way(&case.content).await;
+            case.content.discard().await;
+            is_lost_in_every_way(&case.content).await;
+            if way != Way::Early {
+                assert!(case.is(&case.old), "{way:?}");
+            }
+            case.end(false, "given up").await;
+        });
+    }
+}
+
+#[test]
+fn lost_content_of_a_dead_daemon_refuses_everything_every_time() {
+    block_on(async {
+        let case = case(Way::Whole, 0);
+        let lost = case.writer.lost("lost".into(), Headers::default());
+        is_lost_in_every_way(&lost).await;
+        drop(lost);
+        assert_eq!(case.store.content("lost"), None);
+        case.end(false, "lost").await;
+    });
+}
+
+#[test]
+fn give_up_of_stored_content_loses_nothing() {
+    for way in WAYS {
+        block_on(async {
+            let mut case = case(way, 0);
+            case.change(way).await.unwrap();
+            // Also when the commit is still under way.
+            let commit = case.content.commit(Condition::Any);
+            let (committed, ()) = tokio::join!(commit, case.content.give_up());
+            assert!(committed.is_ok() && !case.content.is_lost() && !case.content.is_dirty(), "{way:?}");
+            assert!(case.is(&case.new));
+            assert_eq!(case.content.commit(Condition::Any).await.unwrap(), None);
+            case.end(false, "stored").await;
+        });
+    }
+}
+
+#[test]
+fn give_up_keeps_on_disk_what_was_left_there() {
+    for leaves in [false, true] {
+        block_on(async {
+            let mut case = case(Way::StagedParts, 0);
+            case.change(Way::StagedParts).await.unwrap();
+            if leaves {
+                assert!(matches!(case.content.leave_on_disk(false, Duration::from_secs(1)).await, Left::Kept(_)));
+            }
+            case.content.give_up().await;
+            assert!(matches!(case.content.commit(Condition::Any).await, Err(WriteError::Lost)));
+            drop(case.content);
+            case.writer.settle().await;
+            let files = std::fs::read_dir(case.disk.path().join("staging")).unwrap().count();
+            assert_eq!(files, if leaves { 2 } else { 0 });
+        });
+    }
+}
+
+#[test]
+fn refused_write_fails_each_commit_until_the_file_is_emptied() {
+    block_on(async {
+        let case = case(Way::Parts, 0);
+        case.store.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).op(Op::UploadPart).nth(1));
+        let content = &case.content;
+        content.write(0, &bytes(2, 2500)).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(content.write(2500, b"more").await.is_err());
+        for _ in 0..3 {
+            let error = content.commit(Condition::Any).await.unwrap_err();
+            assert!(matches!(error, WriteError::Store(error) if error.kind == ErrorKind::AccessDenied));
+            assert!(content.is_dirty() && !content.is_lost());
+            // Shorter is not anew.
+            content.truncate(100).await.unwrap();
+        }
+        content.truncate(0).await.unwrap();
+        content.commit(Condition::Any).await.unwrap().unwrap();
+        assert!(case.is(b""));
+        case.end(false, "emptied").await;
+    });
+}
+
+/// Whether the panic happened at all.
+async fn run_panic(way: Way, op: Op, nth: usize) -> bool {
+    let what = format!("{way:?}, a panic at {op} {nth}");
+    let mut case = case(way, 0);
+    let seen = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&seen);
+    case.store.fault(Rule::new(Fault::Lost).when(move |o, _| {
+        if o == op && counts.fetch_add(1, Ordering::Relaxed) + 1 == nth {
+            // Without the hook, which would print all of them.
+            std::panic::resume_unwind(Box::new("as no store should"));
+        }
+        false
+    }));
+    if op == Op::AbortUpload {
+        case.store.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).op(Op::CompleteUpload).nth(1));
+    }
+    let limit = Duration::from_secs(1000);
+    let content = Arc::clone(&case.content);
+    // A read asks the store in the task of its caller, where the panic is the caller's.
+    let changed = std::panic::AssertUnwindSafe(case.change(way)).catch_unwind();
+    let changed = tokio::time::timeout(limit, changed).await.expect("no write waits for ever");
+    let changed = changed.unwrap_or_else(|_| Err(Interrupted::Panicked.into()));
+    let committed = tokio::time::timeout(limit, content.commit(Condition::Any)).await.expect("no commit waits for ever");
+    let hit = seen.load(Ordering::Relaxed) >= nth;
+    case.store.clear_faults();
+    // Taking away what nobody needs is no part of what a commit promises; the log names what stays.
+    let clears_up = matches!(op, Op::AbortUpload | Op::Delete | Op::Head);
+    if hit && changed.is_ok() && !clears_up {
+        let error = committed.expect_err(&what);
+        assert!(matches!(error, WriteError::Interrupted(Interrupted::Panicked)), "{what}: {error}");
+    }
+    let again = tokio::time::timeout(limit, content.commit(Condition::Any)).await.expect("neither does the next one");
+    if changed.is_ok() && again.is_ok() {
+        assert!(case.is(&case.new), "{what}");
+    } else {
+        // What is read early is stored before it is read.
+        assert!(case.is(&case.old) || way == Way::Early && case.is(&case.new), "{what}");
+    }
+    drop(content);
+    case.end(hit && clears_up, &what).await;
+    hit
+}
+
+#[test]
+fn panicked_request_at_each_step_leaves_no_waiter() {
+    let mut hits = 0;
+    for way in WAYS {
+        for op in block_on(asked(way)) {
+            for nth in 1..4 {
+                hits += usize::from(block_on(run_panic(way, op, nth)));
+            }
+        }
+    }
+    assert!(hits > 30, "only {hits} panics happened");
+}
+
+/// The runtime of the writer ends while threads of another one write and commit.
+#[test]
+fn end_of_the_runtime_ends_every_waiter() {
+    for way in [Way::Whole, Way::Parts, Way::StagedParts] {
+        let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (ending, other) = (runtime(), runtime());
+        let mut case = {
+            let _entered = ending.enter();
+            case(way, 0)
+        };
+        let stall = Fault::Stall { after: 0, pause: Duration::from_secs(1000) };
+        case.store.fault(Rule::new(stall).when(|op, _| matches!(op, Op::Put | Op::UploadPart)));
+        let (content, store) = (Arc::clone(&case.content), Arc::clone(&case.store));
+        let waits = other.spawn(async move {
+            // More parts than may be on their way: a write waits as well.
+            let changed = case.change(way).await;
+            (changed, case.content.commit(Condition::Any).await, case)
+        });
+        let waits_for = |what: &dyn Fn() -> bool| (0..1000).any(|_| what() || (std::thread::sleep(Duration::from_millis(10)), false).1);
+        assert!(waits_for(&|| store.in_flight() > 0), "{way:?}");
+        ending.shutdown_background();
+        let ended = other.block_on(async { tokio::time::timeout(Duration::from_secs(60), waits).await });
+        let (changed, committed, case) = ended.expect("all of them have ended").unwrap();
+        let ending = |error: &WriteError| matches!(error, WriteError::Interrupted(Interrupted::Ending));
+        assert!(changed.is_ok() || changed.as_ref().is_err_and(ending), "{way:?}: {changed:?}");
+        assert!(committed.as_ref().is_err_and(ending), "{way:?}: {committed:?}");
+        let again = other.block_on(async { tokio::time::timeout(Duration::from_secs(60), content.commit(Condition::Any)).await });
+        assert!(again.unwrap().as_ref().is_err_and(ending), "{way:?}");
+        assert!(case.is(&case.old), "{way:?}");
+    }
+}
+
+/// With one thread for all that may block, what is asked for first is done first.
+#[test]
+fn file_that_is_emptied_while_it_is_left_is_not_left() {
+    for truncates_first in [true, false] {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+        runtime.block_on(async {
+            let mut case = case(Way::StagedParts, 0);
+            case.change(Way::StagedParts).await.unwrap();
+            let (release, released) = std::sync::mpsc::channel::<()>();
+            let blocker = tokio::task::spawn_blocking(move || released.recv().is_err());
+            let turn = async || {
+                for _ in 0..20 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let content = Arc::clone(&case.content);
+            let truncate = async move { content.truncate(0).await };
+            let content = Arc::clone(&case.content);
+            let leave = async move { content.leave_on_disk(false, Duration::from_secs(60)).await };
+            let (emptied, left) = if truncates_first {
+                let emptied = tokio::spawn(truncate);
+                turn().await;
+                (emptied, tokio::spawn(leave))
+            } else {
+                let left = tokio::spawn(leave);
+                turn().await;
+                (tokio::spawn(truncate), left)
+            };
+            turn().await;
+            drop(release);
+            assert!(blocker.await.unwrap());
+            emptied.await.unwrap().unwrap();
+            let left = left.await.unwrap();
+            assert_eq!(left == Left::Nothing, truncates_first, "{left:?}");
+            assert!(!case.content.stays() && !case.content.is_staged());
+            assert_eq!(std::fs::read_dir(case.disk.path().join("staging")).unwrap().count(), 0, "old bytes stay");
+            case.content.write(0, b"anew").await.unwrap();
+            case.content.commit(Condition::Any).await.unwrap();
+            assert!(case.is(b"anew"));
+            case.end(false, "emptied").await;
+        });
+    }
 }

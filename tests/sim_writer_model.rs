@@ -25,6 +25,7 @@ enum Change {
     Commit,
     Rename(u8),
     Headers(u8),
+    HandOver,
 }
 
 fn change() -> impl Strategy<Value = Change> {
@@ -45,6 +46,7 @@ fn change() -> impl Strategy<Value = Change> {
         3 => Just(Change::Commit),
         1 => (0u8..3).prop_map(Change::Rename),
         1 => (0u8..3).prop_map(Change::Headers),
+        2 => Just(Change::HandOver),
     ]
 }
 
@@ -118,9 +120,15 @@ async fn run(existing: Option<usize>, changes: Vec<Change>, largest_copy: u64, l
     let store = Arc::new(Memory::default());
     store.set_least_part(1000);
     let budget = Budget::new(&budget::Options { memory_limit: Some(if landings { ByteSize::mib(64) } else { ByteSize::kib(640) }) });
-    let writer = Writer::new(store.clone(), budget.clone(), Arc::new(Metrics::default()), options(largest_copy, disk.path()), "model");
+    let daemon = || {
+        let metrics = Arc::new(Metrics::default());
+        let writer = Writer::new(store.clone(), budget.clone(), metrics, options(largest_copy, disk.path()), "model");
+        writer.write_down_changes();
+        writer
+    };
+    let mut writer = daemon();
     let mut model = Model::default();
-    let content = match existing {
+    let mut content = match existing {
         None => writer.create(model.key(), Headers::default()),
         Some(len) => {
             model.bytes = vec![0; len];
@@ -175,6 +183,22 @@ async fn run(existing: Option<usize>, changes: Vec<Change>, largest_copy: u64, l
                 }
                 rename(&store, &content, &mut model, to).await;
             }
+            Change::HandOver => {
+                // What was stored early is told of by nobody after it.
+                if let Some(bytes) = store.content(model.key()) {
+                    model.objects.insert(model.key(), bytes.to_vec());
+                }
+                content.belong_to(7);
+                assert!(content.hand_over(std::time::Duration::from_secs(60)).await);
+                drop(content);
+                writer.settle().await;
+                writer = daemon();
+                content = match writer.take_over(&[7].into()).await.remove(&7) {
+                    Some(content) => content,
+                    // The store had all of it.
+                    None => writer.edit(store.meta(model.key()).unwrap(), model.headers.clone()),
+                };
+            }
             Change::Headers(n) => {
                 model.headers.metadata.insert("n".into(), n.to_string());
                 content.set_headers(model.headers.clone());
@@ -182,6 +206,8 @@ async fn run(existing: Option<usize>, changes: Vec<Change>, largest_copy: u64, l
         }
         assert_eq!(content.size() as usize, model.bytes.len());
     }
+    content.give_up().await;
+    assert!(!content.is_lost());
     check("read", &content.read(0, 100_000).await.unwrap(), &model.bytes);
     drop(content);
     writer.settle().await;

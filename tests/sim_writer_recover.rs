@@ -9,10 +9,10 @@ use std::time::Duration;
 use windlass::budget::{self, Budget};
 use windlass::metrics::Metrics;
 use windlass::store::memory::{Fault, Memory, Rule, Synthetic};
-use windlass::store::{Condition, Headers, Key, Op};
+use windlass::store::{Condition, ErrorKind, Headers, Key, Op};
 use windlass::units::ByteSize;
 use windlass::writer::staging::{self, Outcome, Recovered};
-use windlass::writer::{Limits, Options, Writer};
+use windlass::writer::{Content, Interrupted, Left, Limits, Options, WriteError, Writer};
 
 struct Disk(tempfile::TempDir);
 
@@ -39,10 +39,17 @@ impl Disk {
     }
 }
 
-fn writer(store: &Arc<Memory>, disk: &Path, scope: &str) -> Writer {
+fn options(disk: &Path) -> Options {
     let limits = Limits { least_part: 1000, copied_part: 4000, ahead: 3000, kept: 2000, ..Limits::default() };
     let staging = staging::Options { dir: Some(disk.to_owned()), ..staging::Options::default() };
-    let options = Options { part_size: ByteSize::bytes(1000), limits, staging, ..Options::default() };
+    Options { part_size: ByteSize::bytes(1000), limits, staging, ..Options::default() }
+}
+
+fn writer(store: &Arc<Memory>, disk: &Path, scope: &str) -> Writer {
+    writer_with(store, options(disk), scope)
+}
+
+fn writer_with(store: &Arc<Memory>, options: Options, scope: &str) -> Writer {
     let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::mib(64)) });
     Writer::new(store.clone(), budget, Arc::new(Metrics::default()), options, scope)
 }
@@ -200,4 +207,269 @@ async fn what_holds_nothing_new_goes_without_a_word() {
     let name = damaged.files().into_iter().find(|name| name.ends_with("json")).unwrap();
     fs::write(damaged.0.path().join("staging").join(name), b"{").unwrap();
     kept(&recover(&store, &damaged).await, "EOF");
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A daemon whose changes are written down, and a bucket.
+fn kept_daemon() -> (Arc<Memory>, Disk, Writer) {
+    let store = Arc::new(Memory::default());
+    store.set_least_part(1000);
+    let disk = Disk::new();
+    let daemon = next_daemon(&store, &disk);
+    (store, disk, daemon)
+}
+
+fn next_daemon(store: &Arc<Memory>, disk: &Disk) -> Writer {
+    let daemon = writer(store, disk.0.path(), "bucket");
+    daemon.write_down_changes();
+    daemon
+}
+
+/// A new file of the inode 7, three parts and a half of which were written.
+async fn half_written(daemon: &Writer) -> Arc<Content> {
+    let headers = Headers { content_type: Some("text/plain".into()), ..Headers::default() };
+    let content = daemon.create("a".into(), headers);
+    content.belong_to(7);
+    content.write(0, &bytes(1, 3500)).await.unwrap();
+    content
+}
+
+/// The file of the inode 7 in the hands of the daemon after the one that has it.
+async fn taken_over(store: &Arc<Memory>, disk: &Disk, content: Arc<Content>, daemon: Writer) -> (Writer, Arc<Content>) {
+    assert!(content.hand_over(PATIENCE).await && content.stays());
+    let before = (store.uploads().len(), store.count(Op::AbortUpload));
+    drop(content);
+    daemon.settle().await;
+    assert_eq!((store.uploads().len(), store.count(Op::AbortUpload)), before);
+    let next = next_daemon(store, disk);
+    let content = next.take_over(&[7, 8].into()).await.remove(&7).expect("it was left for the next daemon");
+    assert!(disk.files().is_empty(), "what it says is wrong after the next write");
+    (next, content)
+}
+
+async fn assert_nothing_is_left(store: &Memory, disk: &Disk, daemon: Writer, content: Arc<Content>) {
+    drop(content);
+    daemon.settle().await;
+    assert!(store.uploads().is_empty() && disk.files().is_empty() && store.in_flight() == 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_goes_on_in_the_next_daemon() {
+    let (store, disk, daemon) = kept_daemon();
+    let content = half_written(&daemon).await;
+    let (next, content) = taken_over(&store, &disk, content, daemon).await;
+    assert_eq!((content.size(), content.is_dirty(), content.is_staged()), (3500, true, false));
+    // What memory had is there again.
+    assert_eq!(content.read(3100, 1000).await.unwrap(), bytes(1, 3500)[3100..]);
+    content.write(3500, &bytes(1, 6200)[3500..]).await.unwrap();
+    // And once more.
+    let (next, content) = taken_over(&store, &disk, content, next).await;
+    content.commit(Condition::Any).await.unwrap().unwrap();
+    assert_eq!(store.content("a").unwrap(), bytes(1, 6200));
+    assert_eq!(store.headers("a").unwrap().content_type.as_deref(), Some("text/plain"));
+    assert_eq!((store.count(Op::CreateUpload), store.count(Op::UploadPart), store.count(Op::Put)), (1, 7, 0));
+    assert_nothing_is_left(&store, &disk, next, content).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_is_committed_by_the_next_daemon_at_once() {
+    // Nothing sent, and nothing written at all.
+    for size in [3500, 500, 0] {
+        let (store, disk, daemon) = kept_daemon();
+        let content = daemon.create("a".into(), Headers::default());
+        content.belong_to(7);
+        content.write(0, &bytes(1, size)).await.unwrap();
+        let (next, content) = taken_over(&store, &disk, content, daemon).await;
+        content.commit(Condition::Any).await.unwrap().unwrap();
+        assert_eq!(store.content("a").unwrap(), bytes(1, size));
+        assert_eq!((store.count(Op::CreateUpload), store.count(Op::Put)), if size > 1000 { (1, 0) } else { (0, 1) });
+        assert_nothing_is_left(&store, &disk, next, content).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sent_bytes_are_read_and_changed_in_the_next_daemon() {
+    for writes in [false, true] {
+        let (store, disk, daemon) = kept_daemon();
+        let content = half_written(&daemon).await;
+        let (next, content) = taken_over(&store, &disk, content, daemon).await;
+        let mut expected = bytes(1, 3500);
+        if writes {
+            content.write(1500, b"changed").await.unwrap();
+            expected[1500..1507].copy_from_slice(b"changed");
+        }
+        assert_eq!(content.read(0, 10_000).await.unwrap(), expected);
+        content.commit(Condition::Any).await.unwrap().unwrap();
+        assert_eq!(store.content("a").unwrap(), expected);
+        assert_nothing_is_left(&store, &disk, next, content).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn staged_file_and_new_headers_go_on_in_the_next_daemon() {
+    for size in [0, 9500] {
+        let (store, disk, daemon) = kept_daemon();
+        store.put("a", bytes(1, size));
+        let content = daemon.edit(store.meta("a").unwrap(), Headers::default());
+        content.belong_to(7);
+        assert!(content.hand_over(PATIENCE).await && !content.stays() && disk.files().is_empty(), "there is nothing to leave");
+        content.set_headers(Headers { content_type: Some("text/plain".into()), ..Headers::default() });
+        let mut expected = bytes(1, size);
+        if size > 0 {
+            content.write(100, b"changed").await.unwrap();
+            expected[100..107].copy_from_slice(b"changed");
+        }
+        assert!(content.hand_over(PATIENCE).await && content.stays());
+        assert!(content.hand_over(PATIENCE).await, "again is no harm");
+        drop(content);
+        let next = next_daemon(&store, &disk);
+        let content = next.take_over(&[7].into()).await.remove(&7).unwrap();
+        content.commit(Condition::Any).await.unwrap().unwrap();
+        assert_eq!(store.content("a").unwrap(), expected);
+        assert_eq!(store.headers("a").unwrap().content_type.as_deref(), Some("text/plain"));
+        assert_nothing_is_left(&store, &disk, next, content).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_no_daemon_goes_on_with_is_aborted_and_reported() {
+    let (store, disk, daemon) = kept_daemon();
+    let content = half_written(&daemon).await;
+    assert!(content.hand_over(PATIENCE).await);
+    // While the daemon lives the file is its own.
+    assert!(next_daemon(&store, &disk).take_over(&[7].into()).await.is_empty());
+    assert!(recover(&store, &disk).await.is_empty());
+    drop(content);
+    daemon.settle().await;
+    assert!(next_daemon(&store, &disk).take_over(&[8].into()).await.is_empty());
+    assert_eq!(store.uploads().len(), 1);
+    store.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).op(Op::AbortUpload));
+    kept(&recover(&store, &disk).await, "stays in the bucket");
+    store.clear_faults();
+    for _ in 0..2 {
+        kept(&recover(&store, &disk).await, "still being written");
+        assert!(store.uploads().is_empty() && store.keys().is_empty());
+    }
+    // Who comes too late is told: nothing shorter is made of it.
+    let next = next_daemon(&store, &disk);
+    let content = next.take_over(&[7].into()).await.remove(&7).unwrap();
+    assert!(content.commit(Condition::Any).await.is_err() && content.commit(Condition::Any).await.is_err());
+    assert!(store.keys().is_empty());
+    assert_nothing_is_left(&store, &disk, next, content).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_that_no_daemon_would_find_is_not_handed_over() {
+    let (store, disk, daemon) = kept_daemon();
+    let not_written_down = writer(&store, disk.0.path(), "bucket");
+    let not_named = writer_with(&store, Options { staging: staging::Options::default(), ..options(disk.0.path()) }, "bucket");
+    not_named.write_down_changes();
+    for (daemon, owner) in [(&daemon, None), (&not_written_down, Some(7)), (&not_named, Some(7))] {
+        let content = daemon.create("a".into(), Headers::default());
+        content.write(0, &bytes(1, 3500)).await.unwrap();
+        if let Some(owner) = owner {
+            content.belong_to(owner);
+        }
+        assert!(!content.hand_over(PATIENCE).await);
+        // It goes on as if it had not been asked.
+        content.write(3500, &bytes(1, 4500)[3500..]).await.unwrap();
+        content.commit(Condition::Any).await.unwrap().unwrap();
+        assert_eq!(store.content("a").unwrap(), bytes(1, 4500));
+        assert_nothing_is_left(&store, &disk, daemon.clone(), content).await;
+    }
+    for is_lost in [false, true] {
+        let content = half_written(&daemon).await;
+        if is_lost {
+            content.give_up().await
+        } else {
+            content.discard().await
+        }
+        assert!(!content.hand_over(PATIENCE).await);
+        assert_nothing_is_left(&store, &disk, daemon.clone(), content).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hand_over_waits_for_parts_no_longer_than_it_may() {
+    let (store, disk, daemon) = kept_daemon();
+    store.fault(Rule::new(Fault::Stall { after: 0, pause: Duration::from_secs(20) }).op(Op::UploadPart).first(3));
+    let content = half_written(&daemon).await;
+    let began = tokio::time::Instant::now();
+    assert!(!content.hand_over(Duration::from_secs(5)).await && disk.files().is_empty());
+    assert_eq!(began.elapsed(), Duration::from_secs(5));
+    content.write(3500, b"more").await.unwrap();
+    let (next, content) = taken_over(&store, &disk, content, daemon).await;
+    assert_eq!(content.size(), 3504);
+    content.commit(Condition::Any).await.unwrap();
+    assert_eq!(store.content("a").unwrap()[..3500], bytes(1, 3500));
+    assert_nothing_is_left(&store, &disk, next, content).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_handed_over_takes_nothing_and_may_be_given_up() {
+    for is_lost in [false, true] {
+        let (store, disk, daemon) = kept_daemon();
+        let content = half_written(&daemon).await;
+        assert!(content.hand_over(PATIENCE).await && content.is_dirty());
+        let ending = |result: Result<(), WriteError>| matches!(result, Err(WriteError::Interrupted(Interrupted::Ending)));
+        assert!(ending(content.write(3500, b"x").await) && ending(content.truncate(0).await) && ending(content.truncate(10).await));
+        assert!(ending(content.read(0, 1).await.map(drop)) && ending(content.commit(Condition::Any).await.map(drop)));
+        assert_eq!((store.uploads().len(), disk.files().len()), (1, 3));
+        assert_eq!(content.leave_on_disk(false, PATIENCE).await, Left::Nothing);
+        if is_lost {
+            content.give_up().await
+        } else {
+            content.discard().await
+        }
+        assert_eq!(content.is_lost(), is_lost);
+        assert_nothing_is_left(&store, &disk, daemon, content).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_keeps_its_parts_and_conditions_in_the_next_daemon() {
+    let (store, disk, daemon) = kept_daemon();
+    let content = half_written(&daemon).await;
+    content.require_absent();
+    assert!(content.hand_over(PATIENCE).await);
+    drop(content);
+    // The next daemon cuts files otherwise.
+    let next = writer_with(&store, Options { part_size: ByteSize::bytes(3000), ..options(disk.0.path()) }, "bucket");
+    next.write_down_changes();
+    let content = next.take_over(&[7].into()).await.remove(&7).unwrap();
+    content.write(3500, &bytes(1, 9999)[3500..]).await.unwrap();
+    store.put("a", "by another client");
+    let error = content.commit(Condition::Any).await.unwrap_err();
+    assert!(matches!(error, WriteError::Store(error) if error.kind == ErrorKind::Replaced));
+    assert_eq!(store.content("a").unwrap(), "by another client");
+    drop(content);
+    next.settle().await;
+
+    store.delete("a");
+    let content = half_written(&next).await;
+    content.write(3500, &bytes(1, 9999)[3500..]).await.unwrap();
+    let (last, content) = taken_over(&store, &disk, content, next).await;
+    content.commit(Condition::Any).await.unwrap().unwrap();
+    assert_eq!(store.content("a").unwrap(), bytes(1, 9999));
+    assert_nothing_is_left(&store, &disk, last, content).await;
+}
+
+/// A description of parts that cannot be is refused, and found again by what clears up.
+#[tokio::test(start_paused = true)]
+async fn damaged_description_of_a_stream_is_not_taken_over() {
+    for (from, to) in [("\"number\": 2", "\"number\": 1"), ("\"number\": 2", "\"number\": 0"), ("\"first\": 1000", "\"first\": 0")] {
+        let (store, disk, daemon) = kept_daemon();
+        let content = half_written(&daemon).await;
+        assert!(content.hand_over(PATIENCE).await);
+        drop(content);
+        let name = disk.files().into_iter().find(|name| name.ends_with("json")).unwrap();
+        let path = disk.0.path().join("staging").join(name);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{text}");
+        fs::write(&path, text.replacen(from, to, 1)).unwrap();
+        assert!(next_daemon(&store, &disk).take_over(&[7].into()).await.is_empty());
+        kept(&recover(&store, &disk).await, "still being written");
+        assert!(store.uploads().is_empty());
+    }
 }

@@ -8,7 +8,8 @@ use std::time::Instant;
 
 use super::protocol::Stats;
 use crate::budget::Budget;
-use crate::metrics::{Count, DiskCounts, DiskNow, Gauge, Metrics, Now, Reading, Row, Type};
+use crate::metrics::{Count, DiskCounts, DiskNow, Gauge, Metrics, Now, ProcessCounts, Reading, Row, Type};
+use crate::panics;
 use crate::reader::Reader;
 use crate::spill::{self, Spill};
 use crate::sys;
@@ -49,6 +50,7 @@ impl Observer {
         let disk = self.spill.as_ref().map(Spill::stats);
         let readings = [
             self.metrics.read(),
+            ProcessCounts { panics: Count(panics::count()) }.read(),
             disk.map(|disk| counts(&disk).read()).unwrap_or_default(),
             self.now().read(),
             disk.map(|disk| DiskNow { spill_bytes: Gauge(disk.bytes), spill_objects: Gauge(disk.objects) }.read()).unwrap_or_default(),

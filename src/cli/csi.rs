@@ -131,7 +131,7 @@ fn show(place: &Listen, runtime: &Handle) -> Result<Pages, Failure> {
 /// Answers until a signal ends it. Mounts that are served go on without it.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let level = logging::Options { level: args.log_level.clone(), ..logging::Options::default() };
-    logging::init(&level, Attachment::Foreground).map_err(|error| Failure::usage(error.to_string()))?;
+    super::start_log(&level, Attachment::Foreground)?;
     if args.node_id.is_empty() {
         return Err(Failure::usage("--node-id is empty: it is the name of the node (spec.nodeName)"));
     }

@@ -17,7 +17,7 @@ use super::{Failure, mountpoint};
 use crate::config::{Input, Settings};
 use crate::demo::{Reading, Samples, Server, Watch};
 use crate::logging::{self, Attachment};
-use crate::mount::{self, Mounted};
+use crate::mount::{self, End, Mounted};
 use crate::units::ByteSize;
 
 const BUCKET: &str = "demo";
@@ -49,7 +49,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<(), Failure> {
     // What the mount has to say at `info` would run through the bars.
     let log = logging::Options { level: "warn".into(), ..logging::Options::default() };
-    logging::init(&log, Attachment::Foreground).map_err(|e| Failure::usage(e.to_string()))?;
+    super::start_log(&log, Attachment::Foreground)?;
     let stop = Stop::listen().map_err(Failure::without_signals)?;
     match (in_temporary_directory(args, &stop), stop.exit_code()) {
         (Err(_), Some(code)) => Err(Failure { code, message: "interrupted: unmounted, and what the demo stored is removed".into() }),
@@ -112,7 +112,9 @@ fn read_through_mount(
     super::print(format!("\n{table}").as_bytes())?;
     if keep && stop.exit_code().is_none() {
         super::print(what_to_try(target, server).as_bytes())?;
-        mounted.serve();
+        if let End::Failed { reason } = mounted.serve() {
+            return Err(failed(mounted.fail(reason)));
+        }
     }
     mounted.unmount().map_err(failed)
 }

@@ -20,7 +20,7 @@ use super::progress::{Progress, Unit};
 use super::remote::{Reach, Remote, ended, open_all, runtime};
 use super::tuning::Tuning;
 use crate::signals::Signals;
-use crate::store::{Details, Key, LARGEST_OBJECT};
+use crate::store::{Checking, Details, Key, LARGEST_OBJECT};
 use crate::transfer::{self, Event, Getting, Item, Moved, Plan, Root, Streaming, Tree, Wanted, get, is_there, stream};
 use crate::units::ByteSize;
 
@@ -122,7 +122,7 @@ async fn bring(
 ) -> transfer::Result<Moved> {
     let moved = Moved { bytes: range.end - range.start, resumed_bytes: 0, parts: 0, is_checked: false, took: Duration::ZERO };
     let Sink::File(path) = sink else {
-        let is_checked = range == (0..details.meta.size) && details.crc64.is_some();
+        let is_checked = range == (0..details.meta.size) && details.sum.as_ref().and_then(Checking::against).is_some();
         in_order(args, remote, details, range, &plan, sink, progress).await?;
         return Ok(Moved { is_checked, ..moved });
     };

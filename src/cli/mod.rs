@@ -51,6 +51,8 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::config::{self, Kind, NEVER, Program, Value};
+use crate::logging::{self, Attachment};
+use crate::panics;
 
 /// How a program of this house ends when it does not succeed.
 #[derive(Debug)]
@@ -206,6 +208,13 @@ fn time(flag: &str, text: &str) -> Result<Duration, Failure> {
         Ok(_) => unreachable!("a time is a time"),
         Err(_) => Err(Failure::usage(format!("{flag} {text}: must be a time such as 90s, 30m, 24h or 7d"))),
     }
+}
+
+/// Starts the log of a process that serves, which has its panics too.
+fn start_log(options: &logging::Options, attachment: Attachment) -> Result<(), Failure> {
+    logging::init(options, attachment).map_err(|error| Failure::usage(error.to_string()))?;
+    panics::log_panics();
+    Ok(())
 }
 
 /// Writes to stdout. A reader that has seen enough (`| head`) is no failure.

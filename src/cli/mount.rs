@@ -236,7 +236,7 @@ fn serve(
     report: &Report,
     tell: impl FnOnce(&str) -> Result<(), Failure>,
 ) -> Result<(), Ended> {
-    logging::init(&settings.logging, attachment).map_err(|e| Failure::usage(e.to_string()))?;
+    super::start_log(&settings.logging, attachment)?;
     for note in &settings.notes {
         tracing::warn!("{note}");
     }
@@ -251,21 +251,24 @@ fn serve(
     let end = mounted.serve();
     // Before the mount goes, so that nobody who looks at the file comes too late.
     drop(ready);
-    if end == mount::End::Left {
-        mounted.leave();
-        return Ok(());
-    }
-    let error = match mounted.unmount() {
-        Ok(()) => {
-            tracing::info!(source = %settings.source, "unmounted");
+    let error = match end {
+        mount::End::Left => {
+            mounted.leave();
             return Ok(());
         }
-        Err(error) => error,
+        mount::End::Failed { reason } => mounted.fail(reason),
+        mount::End::Over => match mounted.unmount() {
+            Ok(()) => {
+                tracing::info!(source = %settings.source, "unmounted");
+                return Ok(());
+            }
+            Err(error) => error,
+        },
     };
     // In the foreground the last line on stderr says it.
     if attachment == Attachment::Daemon {
         tracing::error!("{error}");
     }
-    let lost = if let mount::Error::NotWritten(lost) = &error { lost.iter().map(|lost| lost.key.clone()).collect() } else { Vec::new() };
+    let lost = error.lost().iter().map(|lost| lost.key.clone()).collect();
     Err(Ended { lost, failure: error.into() })
 }

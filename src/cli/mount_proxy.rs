@@ -36,7 +36,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         _ => "trace",
     };
     let log = logging::Options { level: level.into(), ..logging::Options::default() };
-    logging::init(&log, Attachment::Foreground).map_err(|error| Failure::usage(error.to_string()))?;
+    super::start_log(&log, Attachment::Foreground)?;
     let drivers = Drivers::named(args.driver.iter().map(String::as_str)).map_err(Failure::usage)?;
     let timeout = super::time("--timeout", &args.timeout)?;
     let signals = Stop::listen().map_err(Failure::without_signals)?;

@@ -31,7 +31,7 @@ pub struct Args {
 
 /// Serves the one mount. What it ends with says whether the pod is over.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    logging::init(&logging::Options::default(), Attachment::Foreground).map_err(|error| Failure::usage(error.to_string()))?;
+    super::start_log(&logging::Options::default(), Attachment::Foreground)?;
     let patience = super::time("--mount-sock-recv-timeout", &args.mount_sock_recv_timeout)?;
     let pod = Pod { directory: args.comm_dir.clone(), cache: args.cache_dir.clone(), patience };
     let code = pod.run(|| Stop::listen().map(drop)).map_err(|error| Failure::internal(error.to_string()))?;

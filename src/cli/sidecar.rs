@@ -34,7 +34,7 @@ pub struct Args {
 /// Serves until a signal ends it.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let level = logging::Options { level: args.log_level.clone(), ..logging::Options::default() };
-    logging::init(&level, Attachment::Foreground).map_err(|error| Failure::usage(error.to_string()))?;
+    super::start_log(&level, Attachment::Foreground)?;
     let directory = args.dir.canonicalize();
     let directory = directory.map_err(|error| {
         let hint = "the pod needs an emptyDir named windlass, mounted there";

@@ -22,7 +22,7 @@ use super::{Failure, kept};
 use crate::admin;
 use crate::config::{MountTarget, Settings};
 use crate::handover::{Door, Keeper, Link, Message, Place, Report, Trouble, Wish};
-use crate::logging::{self, Attachment};
+use crate::logging::Attachment;
 use crate::mountinfo::{self, Device};
 use crate::signals::Signals;
 
@@ -94,7 +94,7 @@ struct Ended {
 
 /// Keeps the mount of `settings` until it ends. `tell` is called once it answers for the first time.
 pub fn run(settings: &Settings, attachment: Attachment, tell: impl FnOnce(&str) -> Result<(), Failure>) -> Result<(), Failure> {
-    logging::init(&settings.logging, attachment).map_err(|error| Failure::usage(error.to_string()))?;
+    super::start_log(&settings.logging, attachment)?;
     let MountTarget::Directory(mountpoint) = &settings.mountpoint else {
         return Err(Failure::usage("supervised needs a directory"));
     };

@@ -64,6 +64,7 @@ impl Values {
             },
             credentials: self.credentials()?,
             hedge: self.flag("hedge"),
+            verify_reads: self.text("verify-reads").as_deref() != Some("off"),
             retries: self.count("retries").and_then(|n| n.try_into().ok()).unwrap_or_default(),
             connect_timeout: self.time("connect-timeout"),
             request_timeout: self.time("request-timeout"),

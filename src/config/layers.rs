@@ -60,6 +60,7 @@ impl Values {
         let defaults = reader::Options::default();
         let small = |name| self.count(name).map(|n| u32::try_from(n).expect("the table bounds it"));
         reader::Options {
+            verify_reads: self.text("verify-reads").as_deref() != Some("off"),
             chunk_size: self.size("chunk-size").unwrap_or(defaults.chunk_size),
             prefetch_chunks: small("prefetch-chunks").map_or(reader::PrefetchChunks::Auto, reader::PrefetchChunks::Fixed),
             backward_chunks: small("backward-chunks").unwrap_or(defaults.backward_chunks),

@@ -113,6 +113,11 @@ impl Backings {
         }
     }
 
+    /// Whether the kernel reads `ino` from a file of the disk.
+    pub fn has_file(&self, ino: Inode) -> bool {
+        self.state.lock().is_file(ino)
+    }
+
     /// Whether an open of `ino` for reading may be the first one that gets a file.
     pub fn may_begin(&self, ino: Inode, opened: &Opened) -> bool {
         !opened.direct && !self.refused.load(Ordering::Relaxed) && !self.state.lock().inodes.contains_key(&ino)

@@ -6,11 +6,10 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use zerocopy::IntoBytes;
 
-use crate::vfs::{Caller, Edits, Entry, Error, HandleId, Inode, Names, Result, SetAttributes};
+use crate::vfs::{Acknowledge, Caller, Edits, Entry, Error, HandleId, Inode, Names, Result, SetAttributes};
 use crate::writer::Allocate;
 
 use super::convert::{attr_out, entry_out, errno};
@@ -100,10 +99,18 @@ impl Bucket {
             Payload::Received(landing) => edits.try_write_received(handle, offset, landing, thread, sure),
         };
         match written {
-            Some(Ok(())) => {}
+            Some(Ok(Acknowledge::Done)) => {}
+            Some(Ok(Acknowledge::AfterPages(ino))) => {
+                let reply = asker.reply();
+                self.runtime.spawn(async move {
+                    edits.drop_pages(ino).await;
+                    answer(Ok(()), reply);
+                });
+            }
             Some(Err(error)) => answer(Err(error), asker.reply()),
             None => {
-                let reply = self.patient(asker);
+                // Not to be interrupted: bytes of a process that was killed would land after those of the next one.
+                let reply = asker.reply();
                 match data {
                     Payload::Lent(bytes) => {
                         let data = bytes.to_vec();
@@ -118,20 +125,9 @@ impl Bucket {
         }
     }
 
-    /// A read of what is being written; false: it is none.
-    pub(super) fn reads_draft(&self, handle: HandleId, ino: Inode) -> bool {
-        self.edits.as_ref().is_some_and(|edits| edits.reads_draft(handle, ino))
-    }
-
-    pub(super) fn read_draft(&self, asker: Asker<'_>, handle: HandleId, offset: u64, size: u32) {
-        let ino = asker.ino();
-        let (metrics, began) = (Arc::clone(&self.metrics), Instant::now());
-        let read = |edits: Arc<Edits>| async move {
-            let read = edits.read(handle, ino, offset, size as usize).await;
-            metrics.read_seconds.record(began.elapsed());
-            read
-        };
-        self.change("read", self.patient::<Data>(asker), read, |data, reply| reply.data(&data));
+    /// Whether a read of `ino` is of what is being written.
+    pub(super) fn reads_dirty(&self, ino: Inode) -> bool {
+        self.edits.as_ref().is_some_and(|edits| edits.reads_dirty(ino))
     }
 
     pub(super) fn flush_handle(&self, asker: Asker<'_>, handle: HandleId) {
@@ -144,23 +140,28 @@ impl Bucket {
     }
 
     pub(super) fn fsync(&self, asker: Asker<'_>, handle: HandleId) {
-        if self.edits.as_ref().is_none_or(|edits| !edits.knows(handle)) {
+        let ino = asker.ino();
+        let Some(edits) = self.edits.as_ref().filter(|edits| edits.knows(handle) || edits.reads_dirty(ino)) else {
             return asker.reply::<Empty>().done();
-        }
-        self.empty("fsync", self.patient(asker), |edits| async move { edits.fsync(handle).await });
+        };
+        let is_known = edits.knows(handle);
+        self.empty("fsync", self.patient(asker), |edits| async move {
+            if is_known { edits.fsync(handle).await } else { edits.fsync_inode(ino).await }
+        });
     }
 
-    pub(super) fn release(&self, handle: HandleId, reply: Reply<Empty>) {
+    pub(super) fn release(&self, ino: Inode, handle: HandleId, reply: Reply<Empty>) {
         // First: when nobody reads a version any more the next one may take its inode, and must not find the file of this one there.
         if let Some(backing) = self.backings.as_ref().and_then(|backings| backings.on_release(handle)) {
             self.runtime.spawn_blocking(move || drop(backing));
         }
         self.files.release(handle);
-        match self.edits.clone().filter(|edits| edits.knows(handle)) {
+        match self.edits.clone().filter(|edits| edits.knows(handle) || edits.reads_dirty(ino)) {
             None => reply.done(),
             Some(edits) => {
                 self.runtime.spawn(async move {
                     edits.release(handle).await;
+                    edits.on_released(ino).await;
                     reply.done();
                 });
             }
@@ -176,6 +177,11 @@ impl Bucket {
 
     pub(super) fn set_attributes(&self, asker: Asker<'_>, handle: Option<HandleId>, set: SetAttributes) {
         let ino = asker.ino();
+        if set.size.is_some() && handle.is_none() && self.backings.as_ref().is_some_and(|backings| backings.has_file(ino)) {
+            // Its readers go on with the file of the disk; the kernel looks the name up again and gets another inode.
+            self.files.retire(ino);
+            return asker.reply::<AttrOut>().error(errno("setattr", &Error::Retired));
+        }
         let change = |edits: Arc<Edits>| async move { edits.set_attributes(ino, handle, set).await };
         self.change("setattr", asker.reply::<AttrOut>(), change, |(found, ttl), reply| reply.ok(&attr_out(&found, ttl)));
     }

@@ -51,6 +51,8 @@ impl Channel {
     pub fn receive_parts(&self, parts: &mut [IoSliceMut<'_>]) -> io::Result<Option<usize>> {
         loop {
             match rustix::io::readv(&self.device, parts) {
+                // No message is empty: this is no connection with the kernel, and reading it again would not end.
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(len) => return Ok(Some(len)),
                 Err(rustix::io::Errno::NODEV) => return Ok(None),
                 // Who asked was interrupted before we had it (ENOENT); a signal of ours.

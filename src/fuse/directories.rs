@@ -91,12 +91,13 @@ impl Directories {
         let Some(directory) = self.open.read().get(&handle).cloned() else {
             return asker.reply::<Data>().error(errno(L::NAME, &Error::BadHandle));
         };
+        let reply = asker.reply();
         // What is known may still have more asked for.
         let _runtime = bucket.runtime.enter();
         match L::try_page(&directory.directory, offset) {
-            Some(result) => directory.finish::<L>(result, size, (&self.names, handle), asker.reply()),
+            Some(result) => directory.finish::<L>(result, size, (&self.names, handle), reply),
             None => {
-                let reply = bucket.patient(asker);
+                let reply = reply.interruptible(&bucket.waits, asker.header.thread);
                 let names = Arc::clone(&self.names);
                 bucket.runtime.spawn(async move {
                     let page = L::page(&directory.directory, offset).await;

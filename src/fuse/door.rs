@@ -27,6 +27,7 @@ pub(super) fn access(flags: i32) -> Access {
         truncate: flags & libc::O_TRUNC != 0 && mode != libc::O_RDONLY,
         exclusive: flags & libc::O_EXCL != 0,
         direct: flags & libc::O_DIRECT != 0,
+        append: flags & libc::O_APPEND != 0 && mode != libc::O_RDONLY,
     }
 }
 

@@ -16,12 +16,11 @@ use crate::writer::Landing;
 use super::MAX_WRITE;
 use super::backing::Backings;
 use super::before::Before;
-use super::channel::Channel;
 use super::convert::{absent_out, attr_out, entry_out, errno, permissions, set_attributes};
 use super::directories::{Directories, Plain, Plus};
 use super::door::access;
 use super::own_files::OwnFiles;
-use super::reply::{Data, Empty, Interruptible, Reply};
+use super::reply::{Data, Empty, Interruptible, Owed, Reply};
 use super::request::{Header, Operation};
 use super::wire::{AttrOut, EntryOut, OpenOut, StatfsOut, open_flags, valid};
 
@@ -66,17 +65,17 @@ pub(super) struct Bucket {
     pub before: Before,
 }
 
-/// Where an answer goes, and who gets it.
+/// The caller of a request, and the answer that is owed to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker<'a> {
     pub header: Header,
-    pub channel: &'a Arc<Channel>,
+    pub owed: &'a Owed<'a>,
 }
 
 impl Asker<'_> {
     /// The one reply that this request gets.
     pub fn reply<A>(self) -> Reply<A> {
-        Reply::new(self.header.unique, self.channel)
+        self.owed.reply()
     }
 
     pub fn ino(self) -> Inode {
@@ -104,7 +103,7 @@ impl Bucket {
             Operation::Readlink => self.read_link(asker),
             Operation::Open { flags } => self.open(asker, access(flags)),
             Operation::Read { handle, offset, size } => self.read(asker, handle, offset, size),
-            Operation::Release { handle } => self.release(handle, asker.reply()),
+            Operation::Release { handle } => self.release(asker.ino(), handle, asker.reply()),
             Operation::Flush { handle } => self.flush(asker, handle),
             Operation::Statfs => statfs(asker.reply()),
             Operation::Getxattr { name, size } => self.get_xattr(asker, name, size),
@@ -170,8 +169,8 @@ impl Bucket {
     }
 
     fn forget(&self, ino: Inode, lookups: u64) {
-        if !self.own.has(ino) && self.names.forget(ino, lookups) {
-            self.files.forget(ino);
+        if !self.own.has(ino) {
+            self.names.forget(ino, lookups);
         }
     }
 
@@ -181,15 +180,22 @@ impl Bucket {
             Ok((found, ttl)) => reply.ok(&attr_out(&found, ttl)),
             Err(error) => reply.error(errno("getattr", &error)),
         };
-        let removed = || self.edits.as_ref()?.attributes_of_removed(ino);
-        if let Some(old) = self.files.attributes_of_old(ino).or_else(removed) {
-            return answer(Ok((old, Duration::ZERO)), asker.reply());
+        let of_open = move |files: &Files, edits: Option<&Edits>| {
+            files.attributes_of_open(ino).or_else(|| edits?.attributes_of_removed(ino)).map(|attr| (attr, Duration::ZERO))
+        };
+        if let Some(found) = of_open(&self.files, self.edits.as_deref()) {
+            return answer(Ok(found), asker.reply());
         }
         match self.names.try_getattr(ino) {
             Some(result) => answer(result, asker.reply()),
             None => {
-                let (names, reply) = (Arc::clone(&self.names), self.patient(asker));
-                self.runtime.spawn(async move { answer(names.getattr(ino).await, reply) });
+                let (names, files, edits, reply) =
+                    (Arc::clone(&self.names), Arc::clone(&self.files), self.edits.clone(), self.patient(asker));
+                self.runtime.spawn(async move {
+                    let found = names.getattr(ino).await;
+                    // The store may have told of another version than the one that is being read.
+                    answer(of_open(&files, edits.as_deref()).map_or(found, Ok), reply);
+                });
             }
         }
     }

@@ -6,7 +6,7 @@ use std::mem::size_of;
 
 use super::MAX_WRITE;
 use super::channel::Channel;
-use super::request::{Header, Operation, decode, decode_received, is_write};
+use super::request::{Envelope, Header, Operation, decode, decode_received, is_write};
 use super::wire::{InHeader, WriteIn};
 use crate::sys::{HUGE_PAGE, Memory, Window};
 use crate::writer::Landing;
@@ -46,7 +46,7 @@ impl Inbox {
 
     /// Waits for a message and tells its length; none when the mount is gone. `open` makes a landing for writes of so many bytes.
     pub fn receive(&mut self, channel: &Channel, open: impl FnOnce(usize) -> Option<Landing>) -> io::Result<Option<usize>> {
-        self.prepare(open)?;
+        self.prepare(open);
         let message = &mut self.memory.bytes_mut()[LEAD..];
         match &mut self.landing {
             Some(landing) => {
@@ -58,17 +58,30 @@ impl Inbox {
     }
 
     /// Has a landing with room for a message as long as large writes come.
-    fn prepare(&mut self, open: impl FnOnce(usize) -> Option<Landing>) -> io::Result<()> {
+    fn prepare(&mut self, open: impl FnOnce(usize) -> Option<Landing>) {
         if self.others >= OTHERS {
             self.landing = None;
         } else if self.landing.as_ref().is_none_or(|landing| landing.room() < MAX_WRITE as usize) {
             self.landing = open(self.written);
             if self.landing.is_some() && self.used {
-                // In its place, not beside it.
-                (self.memory, self.used) = (memory()?, false);
+                // In its place, not beside it. Without new memory the old one serves as well.
+                match memory() {
+                    Ok(memory) => (self.memory, self.used) = (memory, false),
+                    Err(error) => tracing::debug!(%error, "a thread keeps the memory that it received large messages in"),
+                }
             }
         }
-        Ok(())
+    }
+
+    /// The beginning of the message of `len` bytes that has come; see [`Envelope::read`].
+    pub fn envelope(&self, len: usize) -> Option<Envelope> {
+        // The whole header is there also where the rest went into a landing.
+        Envelope::read(&self.memory.bytes()[LEAD..][..len.min(WRITE_HEADERS)])
+    }
+
+    /// Starts over after a message that may have been decoded only in part.
+    pub fn reset(&mut self) {
+        (self.landing, self.others) = (None, OTHERS);
     }
 
     /// Takes apart the message of `len` bytes that has come; see [`decode`].
@@ -128,7 +141,7 @@ mod tests {
 
     /// As the kernel does.
     fn receive(inbox: &mut Inbox, message: &[u8], open: impl FnOnce(usize) -> Option<Landing>) {
-        inbox.prepare(open).unwrap();
+        inbox.prepare(open);
         let memory = &mut inbox.memory.bytes_mut()[LEAD..];
         match &mut inbox.landing {
             Some(landing) => {

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::reply::Interruptible;
@@ -16,13 +15,10 @@ use super::reply::Interruptible;
 /// How often is looked, and at what has waited so long.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Answers what waits for nobody any more, until the session ends.
-pub(super) async fn look_after(waits: Arc<Interruptible>, mut ended: watch::Receiver<bool>) {
+/// Answers requests that no caller waits for any more, as long as it is polled.
+pub(super) async fn look_after(waits: Arc<Interruptible>) {
     loop {
-        tokio::select! {
-            () = sleep(LOOK) => {}
-            _ = ended.changed() => return,
-        }
+        sleep(LOOK).await;
         for (unique, thread) in waits.since(Instant::now() - LOOK) {
             if is_dying(thread) {
                 tracing::debug!(unique, thread, "who asked is being killed");

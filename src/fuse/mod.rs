@@ -42,7 +42,7 @@ pub use device::{Flaw, adopt, check, is_fuse, mounted_over};
 pub use init::Agreed;
 pub use kernel::{can_resume, set_read_ahead, unmount};
 pub use options::Options;
-pub use session::{Keeping, Left, Session};
+pub use session::{Ended, Keeping, Left, Session};
 
 use before::Before;
 use directories::Directories;

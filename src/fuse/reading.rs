@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use crate::metrics::Metrics;
 use crate::reader::ReadData;
 use crate::vfs::{Files, HandleId, OpenFile, Read};
@@ -14,11 +16,13 @@ use super::reply::{Data, Reply};
 impl Bucket {
     pub(super) fn read(&self, asker: Asker<'_>, handle: HandleId, offset: u64, size: u32) {
         self.metrics.longest_read_bytes.record(size.into());
-        if self.reads_draft(handle, asker.ino()) {
-            return self.read_draft(asker, handle, offset, size);
+        if self.reads_dirty(asker.ino()) {
+            return self.read_dirty(asker, handle, offset, size);
         }
         let file = match self.files.get(handle) {
             Ok(file) => file,
+            // It was opened on what was being written, which is over.
+            Err(_) if self.edits.as_ref().is_some_and(|edits| edits.knows(handle)) => return self.read_dirty(asker, handle, offset, size),
             Err(error) => return asker.reply::<Data>().error(errno("read", &error)),
         };
         // Fetches that this starts are tasks of the runtime.
@@ -36,6 +40,37 @@ impl Bucket {
                 });
             }
         }
+    }
+}
+
+impl Bucket {
+    /// A read of what is being written; of the version that came of it when that ends meanwhile.
+    fn read_dirty(&self, asker: Asker<'_>, handle: HandleId, offset: u64, size: u32) {
+        let (metrics, began, ino, thread) = (Arc::clone(&self.metrics), Instant::now(), asker.ino(), asker.header.thread);
+        let (edits, files, reply) = (self.edits.clone(), Arc::clone(&self.files), self.patient::<Data>(asker));
+        self.runtime.spawn(async move {
+            let dirty = match &edits {
+                Some(edits) => edits.read(ino, offset, size as usize).await,
+                None => Ok(None),
+            };
+            match dirty {
+                Ok(Some(data)) => {
+                    reply.data(&data);
+                    metrics.read_seconds.record(began.elapsed());
+                }
+                Ok(None) => {
+                    let bound = files.get(handle).or_else(|error| edits.map_or(Err(error), |edits| edits.bind_reader(handle)));
+                    match bound {
+                        Ok(file) => {
+                            let read = file.begin(thread, offset, size as usize);
+                            finish(files, file, read, metrics, reply).await;
+                        }
+                        Err(error) => reply.error(errno("read", &error)),
+                    }
+                }
+                Err(error) => reply.error(errno("read", &error)),
+            }
+        });
     }
 }
 

@@ -1,6 +1,8 @@
-//! Answers that are owed to the kernel. Invariant: every request that waits gets exactly one answer; who drops a reply answers EIO, and what
-//! was interrupted meanwhile has been answered already, which whoever comes later is told.
+//! Answers that are owed to the kernel. Invariant: every request that waits gets exactly one answer. It is owed by [`Owed`] until a [`Reply`]
+//! takes that over; either of them answers EIO when it is dropped, also by a panic. What was interrupted meanwhile has been answered already, which
+//! whoever comes later is told.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::io::IoSlice;
@@ -12,7 +14,7 @@ use tokio::time::Instant;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::channel::Channel;
-use super::request::first_unique;
+use super::request::{Envelope, first_unique};
 
 /// Requests whose answers may be given up, by what the kernel calls them.
 #[derive(Debug, Default)]
@@ -42,6 +44,37 @@ impl Interruptible {
 
     fn remove(&self, unique: u64) -> Option<Arc<Channel>> {
         self.0.lock().remove(&unique).map(|one| one.channel)
+    }
+}
+
+/// The answer to a request that is being handled, as long as no [`Reply`] was made.
+#[derive(Debug)]
+pub(super) struct Owed<'a> {
+    envelope: Envelope,
+    channel: &'a Arc<Channel>,
+    is_owed: Cell<bool>,
+}
+
+impl<'a> Owed<'a> {
+    /// Of a request that came by `channel`. Nothing is owed to one that the kernel does not wait for.
+    pub fn new(envelope: Envelope, channel: &'a Arc<Channel>) -> Self {
+        Self { envelope, channel, is_owed: Cell::new(envelope.is_answered()) }
+    }
+
+    /// The one reply, which owes the answer from now on.
+    pub fn reply<A>(&self) -> Reply<A> {
+        self.is_owed.set(false);
+        Reply::new(self.envelope.unique, self.channel)
+    }
+}
+
+impl Drop for Owed<'_> {
+    fn drop(&mut self) {
+        if self.is_owed.get() {
+            let Envelope { unique, opcode } = self.envelope;
+            tracing::error!(unique, opcode, "a request was not answered, and gets EIO");
+            send(self.channel, unique, libc::EIO, &[]);
+        }
     }
 }
 
@@ -167,6 +200,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::fuse::wire::opcode;
 
     /// A pipe in place of the device.
     fn channel() -> (Arc<Channel>, File) {
@@ -197,6 +231,19 @@ mod tests {
         drop(Reply::<Empty>::new(3, &channel));
         Reply::<Empty>::new(4, &channel).error(libc::ENOENT);
         assert_eq!(answers(&mut read), [(1, 0), (2, 0), (3, -libc::EIO), (4, -libc::ENOENT)]);
+    }
+
+    #[test]
+    fn request_without_reply_is_answered_eio_once() {
+        let (channel, mut read) = channel();
+        let owed = |unique, opcode| Owed::new(Envelope { unique, opcode }, &channel);
+        drop(owed(1, opcode::READDIR));
+        owed(2, opcode::READDIR).reply::<Data>().data(b"");
+        drop(owed(3, opcode::WRITE).reply::<Empty>());
+        for (unique, opcode) in [(4, opcode::FORGET), (5, opcode::BATCH_FORGET), (6, opcode::INTERRUPT)] {
+            drop(owed(unique, opcode));
+        }
+        assert_eq!(answers(&mut read), [(1, -libc::EIO), (2, 0), (3, -libc::EIO)]);
     }
 
     #[test]

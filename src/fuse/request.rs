@@ -29,6 +29,13 @@ pub(super) struct Header {
     pub thread: u32,
 }
 
+/// What of a message is enough to answer it, whatever else it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Envelope {
+    pub unique: u64,
+    pub opcode: u32,
+}
+
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Operation<'a> {
@@ -184,6 +191,19 @@ impl Header {
 /// The number of a request without the mark of one that is asked again.
 pub(super) fn first_unique(unique: u64) -> u64 {
     unique & !RESENT
+}
+
+impl Envelope {
+    /// None without a whole header, which no kernel sends.
+    pub fn read(message: &[u8]) -> Option<Self> {
+        let (InHeader { unique, opcode, .. }, _) = InHeader::read_from_prefix(message).ok()?;
+        Some(Self { unique, opcode })
+    }
+
+    /// Whether the kernel waits for an answer.
+    pub fn is_answered(self) -> bool {
+        !matches!(self.opcode, opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT)
+    }
 }
 
 impl Operation<'_> {

@@ -1,12 +1,14 @@
 //! The session with the kernel: attached by mounting, or over a descriptor that somebody else mounted.
 //!
-//! Invariant: what this process mounted it unmounts, by name and only while it is still there; a descriptor that was
-//! passed in is served and never unmounted.
+//! Invariants: what this process mounted it unmounts, by name and only while it is still there; a descriptor that was
+//! passed in is served and never unmounted. A thread that cannot read requests any more ends the session at once: requests that only it could
+//! answer would wait for ever.
 
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -29,11 +31,12 @@ use super::inbox::Inbox;
 use super::init::{Agreed, Asking, Wishes, agree};
 use super::interrupt::look_after;
 use super::pause::Pause;
+use super::reply::Owed;
 use super::request::Operation;
 use super::{MAX_WRITE, Options, kernel};
 
 /// More threads than cores lose half of the throughput of many parallel readers.
-fn threads() -> usize {
+fn thread_count() -> usize {
     thread::available_parallelism().map_or(2, usize::from).clamp(1, 16)
 }
 
@@ -41,8 +44,25 @@ fn threads() -> usize {
 pub struct Session {
     mountpoint: Option<PathBuf>,
     channel: Arc<Channel>,
-    ended: watch::Receiver<bool>,
+    threads: watch::Receiver<Threads>,
     pause: Arc<Pause>,
+}
+
+/// How a session ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The kernel ended it: the mount is gone.
+    Unmounted,
+    /// A thread cannot read requests any more. The mount is still there, and perhaps answers no longer.
+    Failed { reason: String },
+}
+
+/// What is known of the threads that answer.
+#[derive(Debug, Default)]
+struct Threads {
+    /// Why the first one of them that could not go on has ended.
+    failure: Option<String>,
+    have_ended: bool,
 }
 
 /// Who keeps the session for the daemon after this one.
@@ -74,7 +94,8 @@ struct Kept {
     memory: usize,
 }
 
-const KEPT: u32 = 1;
+/// Which form what is kept for the next daemon has; 2: rows of dirty files say what became of them.
+const KEPT: u32 = 2;
 
 impl Left {
     /// Sorts what came from a keeper: the session as it was told, what is of /dev/fuse, and what is not, which is the memory of the names.
@@ -180,18 +201,25 @@ impl Session {
     }
 
     fn run(channels: Vec<Arc<Channel>>, bucket: Bucket, mountpoint: Option<PathBuf>) -> io::Result<Self> {
-        let (ended, pause) = (watch::Sender::new(false), Arc::<Pause>::default());
-        let channel = Arc::clone(&channels[0]);
-        let session = Self { mountpoint, channel, ended: ended.subscribe(), pause: Arc::clone(&pause) };
-        bucket.runtime.spawn(look_after(Arc::clone(&bucket.waits), ended.subscribe()));
+        let (tell, pause) = (watch::Sender::<Threads>::default(), Arc::<Pause>::default());
+        let (channel, mut threads) = (Arc::clone(&channels[0]), tell.subscribe());
+        let session = Self { mountpoint, channel, threads: tell.subscribe(), pause: Arc::clone(&pause) };
+        let waits = Arc::clone(&bucket.waits);
+        bucket.runtime.spawn(async move {
+            tokio::select! {
+                () = look_after(waits) => {}
+                _ = threads.wait_for(|threads| threads.have_ended) => {}
+            }
+        });
         // Dropped by the last of the threads.
-        let served = Arc::new((bucket, End(ended)));
+        let served = Arc::new(Served { bucket, tell });
         // Each descriptor may be the only one by which some answer can be given, so all of them are read.
-        for number in 0..threads().max(channels.len()) {
+        for number in 0..thread_count().max(channels.len()) {
             let channel = Arc::clone(&channels[number % channels.len()]);
             let (served, pause) = (Arc::clone(&served), Arc::clone(&pause));
             let inbox = Inbox::new()?;
-            thread::Builder::new().name(format!("fuse-{number}")).spawn(move || serve(&served.0, &channel, inbox, &pause))?;
+            let serve = move || served.watch(|bucket| serve(bucket, &channel, inbox, &pause));
+            thread::Builder::new().name(format!("fuse-{number}")).spawn(serve)?;
         }
         Ok(session)
     }
@@ -206,10 +234,26 @@ impl Session {
         self.pause.set(false);
     }
 
-    /// Waits until the kernel ends the session: somebody unmounted it.
-    pub async fn ended(&self) {
-        // An error means that the file system was dropped without destroy, which is an end as well.
-        let _ = self.ended.clone().wait_for(|&ended| ended).await;
+    /// Waits until the kernel ends the session, or one of its threads cannot go on.
+    pub async fn ended(&self) -> Ended {
+        let mut threads = self.threads.clone();
+        // An error means that no thread is left to tell.
+        let ended = threads.wait_for(|threads| threads.have_ended || threads.failure.is_some()).await;
+        match ended.ok().and_then(|threads| threads.failure.clone()) {
+            Some(reason) => Ended::Failed { reason },
+            None => Ended::Unmounted,
+        }
+    }
+
+    /// Waits until no thread answers any more.
+    async fn threads_end(&self) {
+        let _ = self.threads.clone().wait_for(|threads| threads.have_ended).await;
+    }
+
+    /// Whether the mount is still there, and stays when this process ends.
+    pub fn outlives(&self) -> bool {
+        let threads = self.threads.borrow();
+        self.mountpoint.is_none() && !threads.have_ended
     }
 
     /// The device of what is mounted, None for a descriptor where the kernel does not tell of what: where that is mounted
@@ -258,25 +302,47 @@ impl Session {
     /// When the mount is still there afterwards.
     pub async fn unmount(&self, grace: Duration) -> io::Result<()> {
         let Some(mountpoint) = &self.mountpoint else { return Ok(()) };
-        if *self.ended.borrow() {
+        let is_gone = {
+            let threads = self.threads.borrow();
+            threads.have_ended && threads.failure.is_none()
+        };
+        if is_gone {
             return Ok(());
         }
         kernel::unmount(mountpoint, UnmountFlags::empty()).or_else(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => kernel::unmount(mountpoint, UnmountFlags::DETACH),
             _ => Err(error),
         })?;
-        let _ = tokio::time::timeout(grace, self.ended()).await;
+        let _ = tokio::time::timeout(grace, self.threads_end()).await;
         Ok(())
     }
 }
 
-/// Says that the session ended when nobody serves it any more.
+/// What the threads have in common.
 #[derive(Debug)]
-struct End(watch::Sender<bool>);
+struct Served {
+    bucket: Bucket,
+    tell: watch::Sender<Threads>,
+}
 
-impl Drop for End {
+impl Served {
+    /// Runs what a thread does, and tells at once when it could not go on.
+    fn watch(&self, serve: impl FnOnce(&Bucket) -> io::Result<()>) {
+        let failure = match catch_unwind(AssertUnwindSafe(|| serve(&self.bucket))) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => format!("cannot read requests of the kernel: {error}"),
+            Err(_) => "a thread that reads requests of the kernel panicked".to_owned(),
+        };
+        tracing::error!(failure, "a thread of the mount has ended");
+        self.tell.send_modify(|threads| {
+            threads.failure.get_or_insert(failure);
+        });
+    }
+}
+
+impl Drop for Served {
     fn drop(&mut self) {
-        self.0.send_replace(true);
+        self.tell.send_modify(|threads| threads.have_ended = true);
     }
 }
 
@@ -293,7 +359,7 @@ fn admitted(options: &Options) -> Admitted {
 /// the device it cannot.
 fn with_clones(first: Channel, clones: Vec<OwnedFd>, may: bool) -> Vec<Arc<Channel>> {
     let came: Vec<Channel> = clones.into_iter().map(Channel::new).collect();
-    let missing = if may { threads().saturating_sub(1 + came.len()) } else { 0 };
+    let missing = if may { thread_count().saturating_sub(1 + came.len()) } else { 0 };
     let new: Vec<Channel> = (0..missing).map_while(|_| first.another().ok()).collect();
     std::iter::once(first).chain(came).chain(new).map(Arc::new).collect()
 }
@@ -315,30 +381,36 @@ fn keep(keeping: Keeping<'_>, agreed: Agreed, channels: &[Arc<Channel>], devices
 }
 
 /// Answers requests until the mount is gone.
-fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut inbox: Inbox, pause: &Pause) {
-    loop {
-        let len = match inbox.receive(channel, |len| bucket.landing(len)) {
-            Ok(Some(len)) => len,
-            Ok(None) => return,
-            Err(error) => {
-                tracing::error!(%error, "cannot read requests of the kernel");
-                return;
-            }
-        };
+fn serve(bucket: &Bucket, channel: &Arc<Channel>, mut inbox: Inbox, pause: &Pause) -> io::Result<()> {
+    while let Some(len) = inbox.receive(channel, |len| bucket.landing(len))? {
         pause.wait();
-        match inbox.decode(len) {
-            Some((header, operation)) => {
-                // Without what is written: a megabyte is no line of a log.
-                match &operation {
-                    Operation::Write { handle, offset, data } => {
-                        tracing::trace!(?header, ?handle, offset, len = data.bytes().len(), "write")
-                    }
-                    operation => tracing::trace!(?header, ?operation, "request"),
-                }
-                bucket.on_request(Asker { header, channel }, operation);
+        handle(&mut inbox, len, channel, |asker, operation| bucket.on_request(asker, operation));
+    }
+    Ok(())
+}
+
+/// Handles the message of `len` bytes in `inbox`. A panic ends that request alone: it gets EIO, and the thread goes on with the next one.
+fn handle(inbox: &mut Inbox, len: usize, channel: &Arc<Channel>, on_request: impl FnOnce(Asker<'_>, Operation<'_>)) {
+    let Some(envelope) = inbox.envelope(len) else {
+        return tracing::error!(len, "the kernel sent less than a header");
+    };
+    // Outside of what may panic: it answers when nothing in there did.
+    let owed = Owed::new(envelope, channel);
+    // What the request has left in locks is as if an error had been returned there. Only the memory of this thread may be in between.
+    let handled = catch_unwind(AssertUnwindSafe(|| {
+        let Some((header, operation)) = inbox.decode(len) else { return };
+        // Without what is written: a megabyte is no line of a log.
+        match &operation {
+            Operation::Write { handle, offset, data } => {
+                tracing::trace!(?header, ?handle, offset, len = data.bytes().len(), "write")
             }
-            None => tracing::error!(len, "the kernel sent less than a header"),
+            operation => tracing::trace!(?header, ?operation, "request"),
         }
+        on_request(Asker { header, owed: &owed }, operation);
+    }));
+    if handled.is_err() {
+        // The panic itself is logged where it happens.
+        inbox.reset();
     }
 }
 
@@ -386,4 +458,137 @@ fn mount_flag(flag: &str) -> io::Result<MountOption> {
         "dirsync" => MountOption::DirSync,
         _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("\"{flag}\" is not a mount flag"))),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::resume_unwind;
+
+    use futures::FutureExt;
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+    use tokio::runtime::Handle;
+    use zerocopy::IntoBytes;
+
+    use super::*;
+    use crate::admin::Observer;
+    use crate::budget::{self, Budget};
+    use crate::fuse::Tree;
+    use crate::fuse::reply::{Data, Empty, Reply};
+    use crate::fuse::request::tests::message;
+    use crate::fuse::wire::opcode;
+    use crate::metrics::Metrics;
+    use crate::reader::{self, Reader};
+    use crate::store::memory::Memory;
+    use crate::units::ByteSize;
+    use crate::vfs::{self, Files, Names};
+
+    /// The kernel's end of a connection, and a channel over ours: messages come whole, as over /dev/fuse.
+    fn connection() -> (OwnedFd, Arc<Channel>) {
+        let (kernel, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap();
+        (kernel, Arc::new(Channel::new(ours)))
+    }
+
+    /// Errors of the answers that have come, all of them to the request of `message`.
+    fn answers(kernel: &OwnedFd) -> Vec<i32> {
+        let mut answer = [0; 64];
+        let mut errors = Vec::new();
+        while let Ok(len) = rustix::io::read(kernel, &mut answer) {
+            assert!(len >= 16 && answer[8..16] == 7u64.to_ne_bytes(), "{:?}", &answer[..len]);
+            errors.push(i32::from_ne_bytes(answer[4..8].try_into().unwrap()));
+        }
+        errors
+    }
+
+    /// Answers of one request that `on_request` handles, and of one that comes after it on the same thread.
+    fn handled(opcode: u32, body: &[u8], on_request: impl FnOnce(Asker<'_>, Operation<'_>)) -> [Vec<i32>; 2] {
+        let (kernel, channel) = connection();
+        let mut inbox = Inbox::new().unwrap();
+        let mut ask = |message: &[u8], on_request: &mut dyn FnMut(Asker<'_>, Operation<'_>)| {
+            send(&kernel, message, SendFlags::empty()).unwrap();
+            let len = inbox.receive(&channel, |_| None).unwrap().unwrap();
+            handle(&mut inbox, len, &channel, on_request);
+            answers(&kernel)
+        };
+        let mut on_request = Some(on_request);
+        let first = ask(&message(opcode, body), &mut |asker, operation| on_request.take().unwrap()(asker, operation));
+        let next = ask(&message(opcode::STATFS, &[]), &mut |asker, operation| {
+            assert_eq!(operation, Operation::Statfs);
+            asker.reply::<Empty>().done();
+        });
+        [first, next]
+    }
+
+    /// A panic that no hook prints.
+    fn defect() {
+        resume_unwind(Box::new("a defect"));
+    }
+
+    #[test]
+    fn panicking_request_gets_eio_once_and_the_next_is_handled() {
+        let eio = -libc::EIO;
+        assert_eq!(handled(opcode::ACCESS, &[], |_, _| defect()), [vec![eio], vec![0]]);
+        let replied = |asker: Asker<'_>, _: Operation<'_>| {
+            let _reply: Reply<Data> = asker.reply();
+            defect();
+        };
+        assert_eq!(handled(opcode::ACCESS, &[], replied), [vec![eio], vec![0]]);
+        let answered = |asker: Asker<'_>, _: Operation<'_>| {
+            asker.reply::<Empty>().error(libc::ENOENT);
+            defect();
+        };
+        assert_eq!(handled(opcode::ACCESS, &[], answered), [vec![-libc::ENOENT], vec![0]]);
+        assert_eq!(handled(opcode::LOOKUP, b"name\0", |_, _| {}), [vec![eio], vec![0]], "it is forgotten");
+    }
+
+    #[test]
+    fn panicking_request_without_answer_gets_none() {
+        for opcode in [opcode::FORGET, opcode::BATCH_FORGET, opcode::INTERRUPT] {
+            assert_eq!(handled(opcode, &[0; 16], |_, _| defect()), [vec![], vec![0]]);
+        }
+    }
+
+    /// A file system of an empty bucket.
+    fn tree() -> Tree {
+        let (store, metrics) = (Arc::new(Memory::default()), Arc::new(Metrics::default()));
+        let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::mib(64)) });
+        let options = reader::Options::default();
+        let reader = Reader::new(Arc::clone(&store) as _, Arc::clone(&budget), Arc::clone(&metrics), options, Duration::from_secs(70));
+        let names = Names::new(store, vfs::Options::default());
+        let observer = Observer {
+            names: Arc::clone(&names),
+            metrics,
+            budget,
+            reader: reader.clone(),
+            spill: None,
+            source: String::new(),
+            data_host: None,
+            mountpoint: String::new(),
+            began: std::time::Instant::now(),
+            port: None,
+        };
+        Tree { files: Files::new(Arc::clone(&names), reader), names, edits: None, observer: Arc::new(observer) }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn device_that_cannot_be_read_ends_the_session_as_failed() {
+        let (kernel, ours) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::empty(), None).unwrap();
+        let ask = |opcode, body: &[u8]| {
+            send(&kernel, &message(opcode, body), SendFlags::empty()).unwrap();
+        };
+        ask(opcode::INIT, [7u32, 40, 1 << 17, 0].as_bytes());
+        let session = crate::fuse::attach(tree(), Handle::current(), ours, Vec::new(), &Options::default(), None).unwrap();
+        let mut answer = [0; 256];
+        assert!(rustix::io::read(&kernel, &mut answer).unwrap() > 16, "it agrees");
+        ask(opcode::ACCESS, &[0; 8]);
+        assert_eq!(rustix::io::read(&kernel, &mut answer).unwrap(), 16);
+        assert_eq!(i32::from_ne_bytes(answer[4..8].try_into().unwrap()), -libc::ENOSYS);
+        assert!(session.ended().now_or_never().is_none());
+        // No longer a connection with a kernel.
+        drop(kernel);
+        let ended = tokio::time::timeout(Duration::from_secs(240), session.ended()).await.unwrap();
+        let Ended::Failed { reason } = ended else { panic!("nothing was unmounted") };
+        assert!(reason.starts_with("cannot read requests of the kernel: "), "{reason}");
+        tokio::time::timeout(Duration::from_secs(240), session.threads_end()).await.unwrap();
+        assert_eq!(session.ended().await, Ended::Failed { reason });
+    }
 }

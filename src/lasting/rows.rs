@@ -58,6 +58,11 @@ impl Rows {
         found
     }
 
+    /// Row `number` of `table`.
+    pub fn get(&self, table: Table, number: u64) -> Option<Box<[u8]>> {
+        self.0.lock().rows.get(&(table, number)).cloned()
+    }
+
     /// Row `number` of `table` is `row` from now on. Returns how long it was before.
     pub fn put(&self, table: Table, number: u64, row: &[u8]) -> usize {
         let state = &mut *self.0.lock();

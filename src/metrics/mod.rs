@@ -172,6 +172,14 @@ pub struct Metrics {
 }
 
 metrics! {
+/// What the process counts, whatever it serves.
+pub struct ProcessCounts {
+    /// Panics, which are defects: the request or task ends with an error, and the log has the place and the backtrace.
+    pub panics: Count,
+}
+}
+
+metrics! {
 /// What the disk counts, where there is one.
 pub struct DiskCounts {
     /// Bytes of objects that were looked for on the disk in vain.
@@ -231,7 +239,7 @@ pub struct DiskNow {
 
 /// The table of names.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
-    [Metrics::ROWS, DiskCounts::ROWS, Now::ROWS, DiskNow::ROWS].into_iter().flatten()
+    [Metrics::ROWS, ProcessCounts::ROWS, DiskCounts::ROWS, Now::ROWS, DiskNow::ROWS].into_iter().flatten()
 }
 
 /// The line of a name, when this program knows it.

@@ -1,6 +1,7 @@
 //! Why there is no mount, or why it ended, for people and for who started the process: what failed, on what, what to try, and the exit code. Nothing
 //! is decided or tried here. Invariant: what can be mended says how, in one line.
 
+use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -38,6 +39,9 @@ pub enum Error {
     /// The mount is still there.
     #[error("cannot unmount: {0}; see who uses it with \"fuser -vm MOUNTPOINT\", then: windlass umount --lazy MOUNTPOINT")]
     Unmount(io::Error),
+    /// Requests of the kernel cannot be read any more.
+    #[error("the mount at {target} failed: {reason}; {consequence}")]
+    Session { target: String, reason: String, consequence: Consequence },
     /// The mount ended while files were being written.
     #[error("files that were written are not in the bucket: {}{}; --drain-timeout gives the store more time", names_of(.0), whereabouts(.0))]
     NotWritten(Vec<Lost>),
@@ -46,7 +50,35 @@ pub enum Error {
     Process { what: &'static str, source: io::Error },
 }
 
+/// What became of a mount that failed.
+#[derive(Debug)]
+pub enum Consequence {
+    /// It is there for the next daemon, as it was.
+    LeftToNext,
+    /// It ended: the writes that it took are in the bucket, or this error says why not.
+    Unmounted(Result<(), Box<Error>>),
+}
+
+impl fmt::Display for Consequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LeftToNext => f.write_str("another daemon goes on with it"),
+            Self::Unmounted(Ok(())) => f.write_str("it has ended, and the writes that it took are in the bucket: mount it again"),
+            Self::Unmounted(Err(error)) => error.fmt(f),
+        }
+    }
+}
+
 impl Error {
+    /// Files that were written and are not in the bucket.
+    pub fn lost(&self) -> &[Lost] {
+        match self {
+            Self::NotWritten(lost) => lost,
+            Self::Session { consequence: Consequence::Unmounted(Err(error)), .. } => error.lost(),
+            _ => &[],
+        }
+    }
+
     /// That the process could not `what`.
     pub(super) fn process(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Process { what, source }
@@ -59,7 +91,8 @@ impl Error {
             Self::Store { source, .. } => exit_code(source),
             Self::Descriptor { .. } | Self::Spill { .. } | Self::Listen { .. } | Self::Control { .. } => 2,
             Self::NotWritten(_) => 5,
-            Self::Mount { .. } | Self::Resume { .. } | Self::Unmount(_) | Self::Process { .. } => 1,
+            Self::Session { consequence: Consequence::Unmounted(Err(error)), .. } => error.exit_code(),
+            Self::Mount { .. } | Self::Resume { .. } | Self::Unmount(_) | Self::Session { .. } | Self::Process { .. } => 1,
         }
     }
 }

@@ -36,15 +36,11 @@ impl Mounted {
     /// Holds requests back from a moment on in which nothing would be lost.
     fn quiet_moment(&self, deadline: Instant) -> Result<(), String> {
         loop {
-            let busy = self.edits.as_ref().map_or_else(Vec::new, |edits| edits.not_to_be_left());
-            if busy.is_empty() {
-                self.session.pause();
-                if self.is_quiet() {
-                    return Ok(());
-                }
-                self.session.unpause();
+            if self.pause_if_quiet() {
+                return Ok(());
             }
             if Instant::now() >= deadline {
+                let busy = self.edits.as_ref().map_or_else(Vec::new, |edits| edits.not_to_be_left());
                 let names: Vec<String> = busy.iter().take(SHOWN).map(ToString::to_string).collect();
                 return Err(match busy.len() {
                     0 => "uploads are under way".to_owned(),
@@ -56,9 +52,41 @@ impl Mounted {
         }
     }
 
+    /// Holds requests back if nothing would be lost by leaving now; says whether it does.
+    pub(super) fn pause_if_quiet(&self) -> bool {
+        if self.edits.as_ref().is_some_and(|edits| !edits.not_to_be_left().is_empty()) {
+            return false;
+        }
+        self.session.pause();
+        let is_quiet = self.is_quiet();
+        if !is_quiet {
+            self.session.unpause();
+        }
+        is_quiet
+    }
+
     fn is_quiet(&self) -> bool {
         let Some(edits) = &self.edits else { return true };
         self.runtime().block_on(async { tokio::time::timeout(HELD, edits.settle()).await }).is_ok() && edits.not_to_be_left().is_empty()
+    }
+
+    /// Whether the next daemon gets all that it needs to go on.
+    pub(super) fn has_successor(&self) -> bool {
+        // A keeper that is gone and cannot come back speaks no more.
+        self.line.is_some() && !self.wishes.is_closed() && self.observer.names.is_written_down()
+    }
+
+    /// Ends as a kill would, at any moment: the next daemon goes on with what is written down, and nothing here may change that.
+    pub(super) fn abandon(mut self) {
+        self.session.pause();
+        self.control.clear();
+        self.pages = None;
+        self.counters = None;
+        // No other process knows where it is.
+        drop(self.private.take());
+        // What its tasks still do is cut off by the end of the process. Dropped, they would answer their requests with an error, which the next
+        // daemon is to answer.
+        std::mem::forget(self);
     }
 
     /// Ends without a word to the kernel.

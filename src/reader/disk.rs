@@ -17,7 +17,7 @@ use super::extent::{Extent, Filling, Keeper};
 use super::plan;
 use crate::metrics::Metrics;
 use crate::spill::{Added, Addition, PIECE_BYTES, Spill, SpillObject, Summing, Way, Whole};
-use crate::store::ObjectMeta;
+use crate::store::{Key, ObjectMeta};
 
 /// Bytes that wait to be written are counted in these.
 const UNIT: u64 = 64 << 10;
@@ -60,6 +60,14 @@ impl Disk {
     /// Returns when nothing waits to be written.
     pub async fn written(&self) {
         drop(self.room.acquire_many(self.units).await);
+    }
+
+    /// Drops what is kept of an object.
+    pub async fn forget(&self, key: &Key) {
+        self.written().await;
+        let (spill, key) = (self.spill.clone(), key.clone());
+        // A runtime that shuts down has no reader for it.
+        let _ = tokio::task::spawn_blocking(move || spill.forget(&key)).await;
     }
 
     fn units(&self, len: u64) -> u32 {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 
@@ -217,7 +218,8 @@ impl Extent {
                 let _ = sender.send(());
             }
             Wake::Parked(_, then) => {
-                then();
+                // What goes on there belongs to one reader: if it panics, the others still get their bytes.
+                let _ = catch_unwind(AssertUnwindSafe(then));
                 self.waiting.fetch_sub(1, Ordering::SeqCst);
             }
         }

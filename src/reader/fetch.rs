@@ -1,14 +1,16 @@
 //! Carries one extent from decision to bytes: memory, a place among the GETs in flight, the request.
 
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use tokio::task::AbortHandle;
 use tokio::time::{Duration, Instant};
 
 use crate::budget::Lease;
 use crate::spill::Summing;
-use crate::store::RangeRequest;
+use crate::store::{self, Op, RangeRequest, RangeSink, get_checked};
 
 use super::extent::{Extent, Filling};
 use super::gate::{Entry, Place};
@@ -42,7 +44,9 @@ impl Fetches for Fetcher<'_> {
 
 /// The task of one extent. Aborting it closes the connection and gives back memory and place.
 async fn fetch(shared: Arc<Shared>, object: Arc<Object>, extent: Arc<Extent>, lease: Option<Lease>) {
-    if let Err(error) = bring(&shared, &object, &extent, lease).await {
+    // Readers wait for the bytes or an error, also when a panic is all there is.
+    let brought = AssertUnwindSafe(bring(&shared, &object, &extent, lease)).catch_unwind().await;
+    if let Err(error) = brought.unwrap_or_else(|_| Err(ReadError::Store(store::Error::panicked(Op::Get, &object.key)))) {
         object.remove(&extent);
         extent.fail(error);
     }
@@ -82,7 +86,18 @@ async fn ask(shared: &Shared, object: &Object, filling: &mut Filling, range: &Ra
     let request = RangeRequest { key: object.key.clone(), range: range.clone(), etag: object.etag.clone() };
     let (started, len) = (Instant::now(), range.end - range.start);
     let summing = object.disk.as_ref().and_then(|disk| disk.summing(range.start));
-    let mut sink = filling.next(len as usize, summing, |now| shared.pace.lock().on_first_byte(now, now - started));
+    let on_first_byte = |now| shared.pace.lock().on_first_byte(now, now - started);
+    if shared.options.verify_reads && *range == (0..object.size) {
+        // A reader of its beginning waits for its end: bytes that a program has cannot be taken back.
+        let result = get_checked(&*shared.store, &request, &mut filling.spare()[..len as usize], || on_first_byte(Instant::now())).await;
+        shared.gate.on_end(shared.metrics.throttled.get(), Instant::now());
+        result.map_err(ReadError::Store)?;
+        shared.pace.lock().on_end(started.elapsed(), len);
+        let mut sink = filling.next(len as usize, summing, |_| {});
+        sink.advance(len as usize);
+        return Ok(sink.sums());
+    }
+    let mut sink = filling.next(len as usize, summing, on_first_byte);
     let result = shared.store.get_range(&request, &mut sink).await;
     shared.gate.on_end(shared.metrics.throttled.get(), Instant::now());
     result.map_err(ReadError::Store)?;

@@ -50,6 +50,8 @@ pub enum ReadMode {
 /// Options of the reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// An object that is one GET is compared with the sum that the store tells of it before any of its bytes is read.
+    pub verify_reads: bool,
     /// Unit of prefetch: 1 MiB to 32 MiB. Rounded up to whole pieces of 128 KiB.
     pub chunk_size: ByteSize,
     /// How many chunks are fetched ahead.
@@ -73,6 +75,7 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            verify_reads: true,
             chunk_size: ByteSize::mib(4),
             prefetch_chunks: PrefetchChunks::Auto,
             backward_chunks: 1,

@@ -59,7 +59,7 @@ impl Answer {
             ErrorKind::WrongEndpoint => self.where_instead(),
             _ => self.message.as_deref().map(one_line).filter(|m| !m.is_empty()).unwrap_or_else(|| self.in_our_words(kind, op)),
         };
-        Error { kind, op, key: key.clone(), status: Some(self.status), code: self.code, request_id: self.request_id, message }
+        Error { kind, op, key: key.clone(), status: Some(self.status), code: self.code, request_id: self.request_id, stored: None, message }
     }
 
     fn kind(&self, op: Op) -> ErrorKind {

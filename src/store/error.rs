@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::Key;
+use super::{ETag, Key};
 
 /// A store operation, for errors, metrics and fault plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,6 +109,8 @@ pub struct Error {
     pub code: Option<String>,
     /// The store's request id, for its support.
     pub request_id: Option<String>,
+    /// The version that this write has left in the store although it failed: its content is not what was sent.
+    pub stored: Option<ETag>,
     /// What happened, in a few words and without secrets.
     pub message: String,
 }
@@ -119,7 +121,12 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error without an HTTP answer behind it.
     pub fn new(kind: ErrorKind, op: Op, key: &Key, message: impl Into<String>) -> Self {
-        Self { kind, op, key: key.clone(), status: None, code: None, request_id: None, message: message.into() }
+        Self { kind, op, key: key.clone(), status: None, code: None, request_id: None, stored: None, message: message.into() }
+    }
+
+    /// That a task panicked which asked for `key`. Nothing is known of what the store did.
+    pub fn panicked(op: Op, key: &Key) -> Self {
+        Self::new(ErrorKind::Unavailable, op, key, "windlass panicked, which is a defect: its log has the place")
     }
 
     /// What happened, without the request: for those who have said already what they were about to do.

@@ -22,8 +22,8 @@ use tokio::time::{Instant, timeout_at};
 
 use self::times::{Allowance, Class};
 use super::{
-    Body, Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Part, PartCopy,
-    PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
+    Body, Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Part,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -54,6 +54,7 @@ pub struct Hedging {
 
 /// The sink of a range while two GETs may be after it.
 struct Claim<'a> {
+    wants_sum: bool,
     sink: Mutex<Option<&'a mut dyn RangeSink>>,
     state: Mutex<Claimed>,
 }
@@ -76,17 +77,19 @@ struct Contender<'c, 'a> {
     side: Side,
     claim: &'c Claim<'a>,
     sink: Option<&'a mut dyn RangeSink>,
+    /// What its answer told, until it has the sink.
+    sum: Option<ObjectSum>,
     /// Where the bytes of the other one go, until it is dropped a moment later.
     waste: Vec<u8>,
 }
 
 impl<'a> Claim<'a> {
     fn new(sink: &'a mut dyn RangeSink) -> Self {
-        Self { sink: Mutex::new(Some(sink)), state: Mutex::default() }
+        Self { wants_sum: sink.wants_sum(), sink: Mutex::new(Some(sink)), state: Mutex::default() }
     }
 
     fn contender(&self, side: Side) -> Contender<'_, 'a> {
-        Contender { side, claim: self, sink: None, waste: Vec::new() }
+        Contender { side, claim: self, sink: None, sum: None, waste: Vec::new() }
     }
 
     fn by(&self) -> Option<Side> {
@@ -99,6 +102,9 @@ impl RangeSink for Contender<'_, '_> {
         if self.sink.is_none()
             && let Some(sink) = self.claim.sink.lock().take()
         {
+            if let Some(sum) = &self.sum {
+                sink.on_sum(sum);
+            }
             self.sink = Some(sink);
             *self.claim.state.lock() = Claimed { by: Some(self.side), at: Some(Instant::now()), bytes: 0 };
         }
@@ -116,6 +122,14 @@ impl RangeSink for Contender<'_, '_> {
             self.claim.state.lock().bytes += n as u64;
             sink.advance(n);
         }
+    }
+
+    fn wants_sum(&self) -> bool {
+        self.claim.wants_sum
+    }
+
+    fn on_sum(&mut self, sum: &ObjectSum) {
+        self.sum = Some(sum.clone());
     }
 }
 

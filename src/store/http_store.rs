@@ -9,11 +9,11 @@ use async_trait::async_trait;
 use super::credentials::{Attempts, Edition};
 use super::leave::Clients;
 use super::range::RangeClient;
-use super::requests::{Requests, Voice};
+use super::requests::{Requests, Tags, Voice};
 use super::signing::SignGet;
 use super::{
-    Body, Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part, PartCopy,
-    PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+    Body, Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -35,9 +35,10 @@ pub(super) struct HttpStore<S, L> {
 
 impl<S: SignGet + Voice + 'static, L> HttpStore<S, L> {
     /// `http` comes from [`clients`](super::clients::clients).
-    pub fn new(http: Clients, options: &Options, signer: Arc<S>, lister: L, metrics: Arc<Metrics>) -> Self {
-        let requests = Requests::new(http.clone(), options, signer.clone(), Arc::clone(&metrics));
-        Self { ranges: RangeClient::new(http, options, metrics), requests, signer, lister }
+    pub fn new(http: Clients, options: &Options, signer: Arc<S>, lister: L, tags: Tags, metrics: Arc<Metrics>) -> Self {
+        let tags = Arc::new(tags);
+        let requests = Requests::new(http.clone(), options, signer.clone(), Arc::clone(&tags), Arc::clone(&metrics));
+        Self { ranges: RangeClient::new(http, options, tags, metrics), requests, signer, lister }
     }
 }
 
@@ -62,7 +63,14 @@ impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        self.ranges.get_again(&*self.signer, request, sink).await
+        let was_weak = self.requests.are_weak();
+        match self.ranges.get_again(&*self.signer, request, sink).await {
+            // The sink has nothing of another version.
+            Err(error) if error.kind == ErrorKind::Replaced && self.requests.turns_out_weak(&request.key, was_weak).await => {
+                self.ranges.get_again(&*self.signer, request, sink).await
+            }
+            result => result,
+        }
     }
 
     async fn details(&self, key: &Key) -> Result<Details> {

@@ -2,7 +2,9 @@
 //! this layer assumes text.
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// The name of an object, or of a common prefix of objects (then it ends in `/`, or is empty for the whole bucket).
@@ -84,7 +86,10 @@ impl fmt::Debug for Key {
 
 /// The version of an object's content as the store names it, quotes included, so that it can be sent back in
 /// `If-Match` unchanged. Empty when a listing did not tell it: then the attributes must be asked for before reading.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+///
+/// A weak tag (`W/"..."`) equals the strong one of the same text: proxies weaken the tags in headers and leave those in listings alone, and both
+/// name one version.
+#[derive(Clone, Debug)]
 pub struct ETag(Arc<str>);
 
 impl ETag {
@@ -94,9 +99,45 @@ impl ETag {
         if whole { Self::from(text) } else { Self::from(&*format!("\"{text}\"")) }
     }
 
+    /// Whether it is marked as weak. A server that marks its tags meets no `If-Match`, which takes strong ones only (RFC 9110, 13.1.1).
+    pub fn is_weak(&self) -> bool {
+        self.0.starts_with("W/")
+    }
+
+    /// What identifies the version: the tag without the mark of a weak one.
+    pub fn opaque(&self) -> &str {
+        self.0.strip_prefix("W/").unwrap_or(&self.0)
+    }
+
     /// The tag as it stands in the header.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+impl PartialEq for ETag {
+    fn eq(&self, other: &Self) -> bool {
+        self.opaque() == other.opaque()
+    }
+}
+
+impl Eq for ETag {}
+
+impl PartialOrd for ETag {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ETag {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.opaque().cmp(other.opaque())
+    }
+}
+
+impl Hash for ETag {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.opaque().hash(state);
     }
 }
 

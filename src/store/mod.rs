@@ -17,6 +17,7 @@ mod key;
 mod leave;
 mod listing;
 pub mod memory;
+mod object_sum;
 mod open;
 mod options;
 mod orphans;
@@ -53,6 +54,7 @@ pub use error::{Error, ErrorKind, Op, Result};
 pub use hedge::Hedging;
 pub use key::{ETag, Key};
 pub use leave::Exit;
+pub use object_sum::{Checking, Mismatch, ObjectSum, get_checked};
 pub use open::{Location, open, probe};
 pub use options::{CredentialOptions, Dialect, KeyFiles, Options, Signature, Sse, StaticKeys, WebIdentity};
 pub use range::Urls;
@@ -128,6 +130,16 @@ pub trait RangeSink: Send {
 
     /// The first `n` bytes of [`spare`](Self::spare) now hold data.
     fn advance(&mut self, n: usize);
+
+    /// Whether the range is all of an object whose content will be compared with the sum that the store tells of it.
+    fn wants_sum(&self) -> bool {
+        false
+    }
+
+    /// Takes that sum, before the first byte, from answers that tell one.
+    fn on_sum(&mut self, sum: &ObjectSum) {
+        let _ = sum;
+    }
 }
 
 /// Hands `bytes`, the next of a range, to the sink.

@@ -130,6 +130,8 @@ pub struct Options {
     pub requester_pays: bool,
     /// Slow data GETs are helped by extra ones.
     pub hedge: bool,
+    /// What is read whole is compared with the sum that the store tells of it.
+    pub verify_reads: bool,
     /// How often a failed request is sent again.
     pub retries: usize,
     /// Longest wait for a connection.
@@ -159,6 +161,7 @@ impl Default for Options {
             acl: None,
             requester_pays: false,
             hedge: true,
+            verify_reads: true,
             retries: 10,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::header;
 use hyper_util::client::proxy::matcher::Matcher;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -23,9 +24,9 @@ use super::endpoint;
 use super::leave::Clients;
 use super::plain::{self, Failure};
 use super::redirect::{self, AllowList, MAX_HOPS, Remembered, Target};
-use super::requests::Voice;
+use super::requests::{Tags, Voice, object_sum};
 use super::signing::{Remembering, SignGet};
-use super::{Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
+use super::{Dialect, Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
 use crate::metrics::{Metrics, RequestKind};
 use promise::{Conditions, answered, check, is_other_version};
 use response::{Response, Source};
@@ -45,12 +46,16 @@ pub(super) struct RangeClient {
     stall_timeout: Duration,
     allowed: AllowList,
     remembered: Remembered,
+    tags: Arc<Tags>,
+    dialect: Dialect,
+    /// Sinks that want it hear the sum of the object.
+    tells_sums: bool,
     metrics: Arc<Metrics>,
 }
 
 impl RangeClient {
     /// `http` comes from [`clients`](super::clients::clients).
-    pub fn new(http: Clients, options: &Options, metrics: Arc<Metrics>) -> Self {
+    pub fn new(http: Clients, options: &Options, tags: Arc<Tags>, metrics: Arc<Metrics>) -> Self {
         let proxied = endpoint::goes_through_proxy(options.endpoint.as_deref());
         let proxies = if proxied { Matcher::from_env() } else { Matcher::builder().build() };
         Self {
@@ -60,6 +65,9 @@ impl RangeClient {
             stall_timeout: options.stall_timeout,
             allowed: AllowList::new(&options.redirect_hosts),
             remembered: Remembered::new(),
+            tags,
+            dialect: options.dialect,
+            tells_sums: options.verify_reads,
             metrics,
         }
     }
@@ -80,21 +88,33 @@ impl RangeClient {
     /// Fetches `request` into `sink`: one attempt. The target that the object was redirected to last time is tried
     /// first; whatever it answers but the bytes, the endpoint is asked again at once.
     pub async fn get(&self, signer: &dyn SignGet, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        let conditions = Conditions::new(request)?;
+        let is_whole = self.tells_sums && request.range.start == 0 && sink.wants_sum();
+        let conditions = Conditions::new(request, !self.tags.are_weak(), is_whole)?;
         if let Some(target) = self.remembered.get(&request.key) {
             if let Ok(response) = self.send(&target, &conditions, &request.key).await
                 && check(response.status(), response.headers(), response.content_length(), request).is_ok()
             {
+                self.tell_sum(is_whole, &response, sink);
                 return self.copy(response, request, sink).await.inspect_err(|_| self.remembered.forget(&request.key));
             }
             self.remembered.forget(&request.key);
         }
         let response = self.follow(signer, &conditions, &request.key).await?;
+        if let Some(etag) = response.headers().get(header::ETAG).and_then(|value| value.to_str().ok()) {
+            self.tags.on_header(etag);
+        }
         if !response.status().is_success() {
             return Err(self.refusal(response, request).await);
         }
         check(response.status(), response.headers(), response.content_length(), request)?;
+        self.tell_sum(is_whole, &response, sink);
         self.copy(response, request, sink).await.inspect_err(|_| self.remembered.forget(&request.key))
+    }
+
+    fn tell_sum(&self, is_whole: bool, response: &Response, sink: &mut dyn RangeSink) {
+        if is_whole && let Some(sum) = object_sum(self.dialect, response.headers(), &self.tags) {
+            sink.on_sum(&sum);
+        }
     }
 
     /// Sends the request to the endpoint and after its redirects, up to the first answer that is none.

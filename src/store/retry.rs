@@ -14,8 +14,8 @@ use futures::future::BoxFuture;
 use self::attempts::{Attempts, Limit, is_ambiguous};
 use super::orphans::Orphans;
 use super::{
-    Body, Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Options, Part, PartCopy,
-    PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
+    Body, Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Op, Options, Part,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -217,6 +217,14 @@ impl RangeSink for Counted<'_> {
     fn advance(&mut self, n: usize) {
         self.bytes += n as u64;
         self.sink.advance(n);
+    }
+
+    fn wants_sum(&self) -> bool {
+        self.sink.wants_sum()
+    }
+
+    fn on_sum(&mut self, sum: &ObjectSum) {
+        self.sink.on_sum(sum);
     }
 }
 

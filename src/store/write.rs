@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use super::{Crc64, ETag, Key, ObjectMeta};
+use super::{Crc64, ETag, Key, ObjectMeta, ObjectSum};
 
 /// The least that S3 and OSS take for a part that is not the last (OSS: 100 KiB, S3: 5 MiB).
 pub const LEAST_PART: u64 = 5 << 20;
@@ -75,7 +75,7 @@ pub struct Part {
     pub number: u32,
     pub etag: ETag,
     pub size: u64,
-    /// CRC64 of its content, in the polynomial of the store; none of a part that was copied.
+    /// CRC64 of its content, in the polynomial of the store; of a part that was copied only where the store tells it.
     pub crc64: Option<u64>,
 }
 
@@ -106,6 +106,8 @@ pub struct Details {
     pub version_id: Option<String>,
     /// Of its content, when the store keeps it.
     pub crc64: Option<Crc64>,
+    /// What proves its content when it is read whole: the same, or what else the store has. None: it has nothing, or nobody is to look.
+    pub sum: Option<ObjectSum>,
     /// Where it leads, when it is a symbolic link.
     pub symlink: Option<Vec<u8>>,
 }

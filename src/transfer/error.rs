@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::store::{self, Key};
+use crate::store::{self, Key, Mismatch};
 
 /// Why something was not moved.
 #[derive(Debug, thiserror::Error)]
@@ -15,8 +15,8 @@ pub enum Error {
     #[error("cannot {what} {}: {source}", .path.display())]
     Local { what: &'static str, path: PathBuf, source: io::Error },
     /// The bytes that came are not those that the store took.
-    #[error("\"{key}\": the checksum of what arrived is {found:016x}, the store's is {expected:016x}: run it again")]
-    Checksum { key: Key, found: u64, expected: u64 },
+    #[error("\"{key}\": the checksum of what arrived is {}, the store's is {}: run it again", .mismatch.actual, .mismatch.expected)]
+    Checksum { key: Key, mismatch: Box<Mismatch> },
     /// Whoever asked for it wants it no more.
     #[error("stopped")]
     Stopped {

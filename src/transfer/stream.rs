@@ -6,10 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::bandwidth::{self, Bandwidth};
-use super::landing::piece;
 use super::{Error, Result};
 use crate::budget::{Budget, Lease};
-use crate::store::{Crc64, Details, Key, ObjectStore, Part, RangeRequest, RangeSink};
+use crate::store::{Checking, Crc64, Details, Key, Mismatch, ObjectStore, Part, RangeRequest, RangeSink};
 use crate::sys::Window;
 
 /// How to fetch.
@@ -36,8 +35,7 @@ pub async fn stream(
     mut take: impl FnMut(&[u8]) -> Result<bool>,
 ) -> Result<()> {
     let whole = range == (0..details.meta.size);
-    let crc = details.crc64.filter(|_| whole);
-    let mut parts = Vec::new();
+    let mut checking = details.sum.as_ref().filter(|_| whole).and_then(Checking::against);
     let mut starts = range.clone().step_by(usize::try_from(how.part_bytes).unwrap_or(usize::MAX).max(1));
     let mut fetching = VecDeque::new();
     loop {
@@ -54,16 +52,18 @@ pub async fn stream(
         let Some(mut next) = fetching.pop_front() else { break };
         let filled = (&mut next.0).await.expect("a fetch does not panic, and nobody else aborts it")?;
         let bytes = filled.bytes();
-        if let Some(crc) = crc {
-            let sum = tokio::task::block_in_place(|| crc.polynomial.of(bytes));
-            parts.push(piece(bytes.len() as u64, sum));
+        if let Some(checking) = &mut checking {
+            tokio::task::block_in_place(|| checking.add(bytes));
         }
         // Whoever takes them may block for as long as a pipe is full.
         if !tokio::task::block_in_place(|| take(bytes))? {
             return Ok(());
         }
     }
-    crc.map_or(Ok(()), |crc| check(crc, &parts, &details.meta.key))
+    match checking.map(Checking::finish) {
+        Some(Err(mismatch)) if mismatch.is_proof() => Err(Error::Checksum { key: details.meta.key.clone(), mismatch: mismatch.into() }),
+        _ => Ok(()),
+    }
 }
 
 /// Compares the sum of `parts`, in their order, with that of the store.
@@ -72,7 +72,10 @@ pub async fn stream(
 /// [`Error::Checksum`] when it is another one.
 pub fn check(crc: Crc64, parts: &[Part], key: &Key) -> Result<()> {
     match crc.polynomial.of_parts(parts) {
-        Some(found) if found != crc.value => Err(Error::Checksum { key: key.clone(), found, expected: crc.value }),
+        Some(value) if value != crc.value => {
+            let mismatch = Mismatch { expected: crc.into(), actual: Crc64 { value, ..crc }.into() };
+            Err(Error::Checksum { key: key.clone(), mismatch: mismatch.into() })
+        }
         _ => Ok(()),
     }
 }

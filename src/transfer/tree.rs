@@ -147,7 +147,7 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
             }
             match local_name(rest) {
                 Ok(name) if self.tree.many.pick.takes(&name) => {
-                    taken.push((dest.join(name), Wanted { meta, sum: sum.map_or(Sum::None, Sum::Ask) }));
+                    taken.push((dest.join(name), Wanted { meta, sum: sum.map_or(Sum::Unknown, Sum::Ask) }));
                 }
                 Ok(_) => {}
                 Err(why) => (self.tell)(Event::Refused { name: meta.key.as_bytes().to_vec(), why: format!("the name {why}") }),

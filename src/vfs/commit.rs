@@ -1,19 +1,21 @@
-//! How what was written gets into the bucket: at close, at fsync, and when the last writer goes. It uploads nothing itself. Invariant: a draft leaves the list only when its content is in the store or was given up, and after a commit
-//! everyone sees the new version.
+//! How what was written gets into the bucket: at close, at fsync, and when the last writer goes. It uploads nothing itself. Invariant: a dirty file leaves
+//! the table only when its content is in the store, unwanted or lost, and after a commit every open and every stat shows the new version.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::drafts::Draft;
+use super::dirty_files::{DirtyFile, Fate};
 use super::drain::Lost;
 use super::edits::Edits;
+use super::files::HandleId;
 use super::listing::FileFacts;
 use super::{Error, Result, posix};
-use crate::store::{Condition, ErrorKind, Key};
-use crate::writer::{Outcome, WriteError};
+use crate::store::{Condition, ErrorKind, Key, ObjectMeta};
+use crate::writer::{Left, Outcome, WriteError};
 
-/// How often is looked whether something has come to an end.
+/// Interval between two looks at whether something has come to an end.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 /// How long the disk may take for the description of what stays there.
@@ -23,99 +25,155 @@ const DISK: Duration = Duration::from_secs(1);
 const BLANK: Duration = Duration::from_secs(2);
 
 impl Edits {
-    /// Puts the content of `draft` into the store, if it is not there already, for somebody who is told how that went.
+    /// Puts the content of `file` into the store, if it is not there already, for a caller that reports how that went.
     ///
     /// # Errors
     /// Why it is not there now. The store still has the version from before.
-    pub(super) async fn commit(&self, draft: &Draft) -> Result<()> {
-        let _turn = draft.turn.lock().await;
-        let result = self.commit_in_turn(draft).await;
-        if result.is_err() {
-            draft.on_told();
+    pub(super) async fn commit(&self, file: &Arc<DirtyFile>) -> Result<()> {
+        loop {
+            let key = file.key();
+            let _shared = self.names.locks.share(&key).await;
+            // Without a turn it is over: its fate says how.
+            let turn = self.names.dirty.turn(file).await;
+            if turn.is_some() && file.key() != key && !file.is_unwanted() {
+                continue;
+            }
+            let result = self.commit_in_turn(file).await;
+            // What was left to another daemon is reported by that one.
+            if result.as_ref().is_err_and(|error| !matches!(error, Error::Write(WriteError::Interrupted(_)))) {
+                file.on_failure_reported();
+            }
+            return result;
         }
-        result
     }
 
-    /// As [`Self::commit`], for who has the turn and tells nobody.
-    pub(super) async fn commit_in_turn(&self, draft: &Draft) -> Result<()> {
-        if draft.is_unlinked() {
-            return Ok(());
+    /// As [`Self::commit`], for a caller that has the turn.
+    pub(super) async fn commit_in_turn(&self, file: &Arc<DirtyFile>) -> Result<()> {
+        match file.fate() {
+            Fate::Unwanted => return Ok(()),
+            Fate::Lost => return Err(if self.is_ending() { Error::Ending } else { WriteError::Lost.into() }),
+            Fate::Saved if !file.content.is_dirty() => return Ok(()),
+            Fate::Saved | Fate::Dirty | Fate::Failed => {}
         }
-        // With its name and its writers, only the end of the mount gives it up: until the kernel lets go of that they may still ask.
-        if draft.content.is_given_up() {
-            return Err(Error::Ending);
-        }
-        if !draft.content.is_dirty() {
-            return Ok(());
-        }
-        if draft.is_cut() {
-            return Err(Error::Ending);
-        }
-        let key = draft.key();
+        let key = file.key();
         if self.names.options.posix_attributes {
             let own = self.names.own.get(key.as_bytes(), None);
-            draft.content.set_headers(posix::headers(self.headers_for(&key), &own, &self.names.options, false));
+            file.content.set_headers(posix::headers(self.headers_for(&key), &own, &self.names.options, false));
         }
-        let condition = if draft.is_exclusive() { Condition::Absent } else { Condition::Any };
-        match draft.content.commit(condition).await {
-            Ok(None) => Ok(()),
-            Ok(Some(meta)) => {
-                self.names.own.on_commit(&meta.key, &meta.etag);
-                let mut facts = FileFacts::from(&meta);
-                if self.names.options.posix_attributes {
-                    let own = self.names.own.get(key.as_bytes(), Some(&meta.etag));
-                    facts = posix::with(facts, &own, &self.names.options);
-                }
-                // First: whoever lists the directory finds it there or among those that are new.
-                self.names.on_file(&meta.key, facts);
-                draft.on_commit(&meta);
-                self.names.drafts.note(draft);
-                self.files.on_commit(draft.ino, &meta.etag);
+        let condition = if file.is_exclusive() { Condition::Absent } else { Condition::Any };
+        match file.content.commit(condition).await {
+            Ok(None) => {
+                file.on_nothing_to_commit();
                 Ok(())
             }
-            Err(WriteError::Store(error)) if error.kind == ErrorKind::Replaced && draft.is_exclusive() => Err(Error::Exists),
-            Err(error) => {
-                draft.on_failure();
-                Err(error.into())
+            Ok(Some(meta)) => {
+                self.on_committed(file, &meta);
+                Ok(())
+            }
+            Err(WriteError::Store(error)) if error.kind == ErrorKind::Replaced && file.is_exclusive() => Err(Error::Exists),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn on_committed(&self, file: &DirtyFile, meta: &ObjectMeta) {
+        self.names.own.on_commit(&meta.key, &meta.etag);
+        let mut facts = FileFacts::from(meta);
+        if self.names.options.posix_attributes {
+            let own = self.names.own.get(meta.key.as_bytes(), Some(&meta.etag));
+            facts = posix::with(facts, &own, &self.names.options);
+        }
+        // First: a listing of the directory has it there or among those that are new.
+        self.names.on_file(&meta.key, facts);
+        self.files.on_commit(file.ino, meta);
+        file.on_commit(meta);
+        self.bind_readers(file);
+    }
+
+    /// Has the handles that were opened to read what is being written know the version that came of it: they move on with each later one.
+    fn bind_readers(&self, file: &DirtyFile) {
+        if !self.names.dirty.has_readers(file.ino) {
+            return;
+        }
+        let Some((meta, since)) = file.last_version() else { return };
+        let readers: Vec<HandleId> = {
+            let open = self.open.read();
+            open.iter().filter(|(_, edit)| edit.ino == file.ino && !edit.may_write).map(|(&handle, _)| handle).collect()
+        };
+        for handle in readers {
+            if let Err(error) = self.files.bind(handle, file.ino, &meta, since) {
+                tracing::debug!(key = %meta.key, %error, "a reader of what was being written cannot go on");
             }
         }
     }
 
-    /// Gives whoever made `draft` only so long the time to open it again and write to it.
-    pub(super) async fn wait_for_content(&self, draft: &Draft) {
+    /// Gives the program that made `file` a bounded time to open it again and write to it.
+    pub(super) async fn wait_for_content(&self, file: &DirtyFile) {
         let until = Instant::now() + BLANK;
-        let may_wait = || draft.waits_for_content() && !draft.is_unlinked() && !self.has_writers(draft.ino) && !self.is_ending();
+        let may_wait = || file.is_unsaved() && file.waits_for_content() && !self.has_writers(file.ino) && !self.is_ending();
         while may_wait() && Instant::now() < until {
             tokio::time::sleep(LOOK).await;
         }
     }
 
-    /// Nobody writes to `draft` any more.
-    pub(super) async fn end(&self, draft: &Draft) {
-        let _turn = draft.turn.lock().await;
-        if self.has_writers(draft.ino) {
-            return;
-        }
-        // What a close was told has failed is not tried again behind its back: who was told may have written it elsewhere by now.
-        if !draft.is_unlinked()
-            && !draft.has_failed()
-            && !draft.is_cut()
-            && !draft.content.is_given_up()
-            && let Err(error) = self.commit_in_turn(draft).await
-        {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::error!(key = %draft.key(), %error, cause, "a file that was written is lost: no close could be told");
-        }
-        if draft.content.is_dirty() {
-            if self.is_ending() && !draft.is_unlinked() {
-                let lost = Lost::of(draft, draft.is_whole(), DISK).await;
-                self.given_up.lock().push(lost);
+    /// No handle writes to `file` any more: it leaves the table, once what was written is in the store or lost.
+    pub(super) async fn end(&self, file: &Arc<DirtyFile>) {
+        loop {
+            let key = file.key();
+            let _shared = self.names.locks.share(&key).await;
+            let Some(_turn) = self.names.dirty.turn(file).await else { return };
+            if self.has_writers(file.ino) {
+                return;
             }
-            if !draft.content.stays() {
-                draft.content.discard().await;
+            if file.key() != key && !file.is_unwanted() {
+                continue;
             }
+            match file.fate() {
+                Fate::Dirty => {
+                    if let Err(error) = self.commit_in_turn(file).await
+                        && file.is_unsaved()
+                    {
+                        if self.has_writers(file.ino) {
+                            // A handle that was opened since reports it.
+                            return;
+                        }
+                        return self.lose_at_end(file, Some(&error)).await;
+                    }
+                }
+                // What a close has reported as failed is not tried again without a caller: the program may have written it elsewhere by now.
+                Fate::Failed | Fate::Lost => return self.lose_at_end(file, None).await,
+                Fate::Unwanted if self.files.is_open(file.ino) => return,
+                Fate::Saved | Fate::Unwanted => {}
+            }
+            if self.names.dirty.remove_if_over(file) {
+                if file.is_unwanted() {
+                    file.content.discard().await;
+                }
+                return;
+            }
+            if file.is_unwanted() || self.has_writers(file.ino) {
+                return;
+            }
+            // A write has come: once more.
+            tokio::task::yield_now().await;
         }
-        self.names.drafts.remove(draft);
+    }
+
+    /// The last handle of `file` is gone, and the store lacks what was written: `unreported`, why the commit failed that was made then, or as a
+    /// close has reported. What is staged stays on the disk, where that outlives the mount; the next mount may store what no close has
+    /// reported.
+    async fn lose_at_end(&self, file: &Arc<DirtyFile>, unreported: Option<&Error>) {
+        let lost = Lost::of(file, unreported.is_some(), DISK).await;
+        let kept = if let Left::Kept(path) = &lost.left { Some(path.display().to_string()) } else { None };
+        if let Some(error) = unreported {
+            let cause = std::error::Error::source(error).map(ToString::to_string);
+            tracing::error!(key = %lost.key, %error, cause, kept, "a file that was closed is not in the bucket: no close could report it");
+        } else if kept.is_some() {
+            tracing::warn!(key = %lost.key, kept, "a file that was closed with an error is not in the bucket: its bytes are kept");
+        }
+        if self.is_ending() {
+            self.lost.lock().push(lost);
+        }
+        self.lose(file).await;
     }
 
     /// Takes care of what a mount that was killed, or ended without a store, has left on the disk: it is uploaded where nobody has written since, else it stays
@@ -138,11 +196,15 @@ impl Edits {
     /// Files whose bytes only this process has, or knows where they are: streams that are not in the bucket yet, and what is written to a file
     /// that has no name any more.
     pub fn not_to_be_left(&self) -> Vec<Key> {
-        let is_lost = |draft: &Draft| {
-            let has_bytes = draft.content.is_dirty() && !draft.content.is_staged() && !draft.content.is_blank();
-            has_bytes || draft.is_unlinked() && self.has_writers(draft.ino)
+        let is_lost = |file: &DirtyFile| match file.fate() {
+            Fate::Saved | Fate::Lost => false,
+            Fate::Dirty | Fate::Failed => {
+                let holds_nothing = file.content.is_blank() && file.content.size() == 0;
+                !(file.content.is_staged() || holds_nothing)
+            }
+            Fate::Unwanted => self.has_writers(file.ino),
         };
-        self.names.drafts.all().iter().filter(|draft| is_lost(draft)).map(|draft| draft.key()).collect()
+        self.names.dirty.all().iter().filter(|file| is_lost(file)).map(|file| file.key()).collect()
     }
 
     /// Waits for uploads that go on by themselves.

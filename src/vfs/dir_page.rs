@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
+use tokio::time::Instant;
 
 use super::attr::{Attr, Entry};
 use super::error::Error;
@@ -174,8 +175,8 @@ impl DirPage {
     }
 
     fn entry(&self, ino: Inode, entry: &DirEntry, shown: &Shown<'_>) -> Option<Entry> {
-        if let (Some(draft), false) = (self.names.drafts.get(ino), matches!(shown, Shown::Gone)) {
-            return Some(Entry { attr: self.names.attr_of_draft(&draft), ttl: Duration::ZERO });
+        if let (Some(file), false) = (self.names.dirty.get(ino), matches!(shown, Shown::Gone)) {
+            return Some(Entry { attr: self.names.attr_of_dirty(&file), ttl: Duration::ZERO });
         }
         match shown {
             Shown::Listed(file, ttl) => {
@@ -193,8 +194,13 @@ impl DirPage {
 
     fn remember(&self, batch: &[DirEntry], shown: &[Shown<'_>; BATCH]) -> [Inode; BATCH] {
         let mut inodes = self.names.inodes.lock();
+        let learnt = self.entries.as_ref().map_or_else(Instant::now, |slice| slice.page.learnt);
         std::array::from_fn(|i| match (batch.get(i), &shown[i]) {
             (None, _) | (_, Shown::Gone) => Inode::ROOT,
+            (Some(entry), Shown::Listed(facts, _)) => self.names.remember_file(&mut inodes, self.ino, &entry.key, &facts.etag, learnt),
+            (Some(entry), Shown::Known(Fact { what: What::File(facts), learnt, .. })) => {
+                self.names.remember_file(&mut inodes, self.ino, &entry.key, &facts.etag, *learnt)
+            }
             (Some(entry), _) => inodes.remember(self.ino, &entry.key),
         })
     }

@@ -230,7 +230,7 @@ impl DirHandle {
         match &*source {
             Some(source) if offset > 0 => source.clone(),
             _ => {
-                *self.tail.lock() = Tail::Names(self.names.drafts.new_in(&self.key));
+                *self.tail.lock() = Tail::Names(self.names.dirty.new_in(&self.key));
                 source.insert(self.names.entries_of(&self.key)).clone()
             }
         }
@@ -242,7 +242,7 @@ impl DirHandle {
             Some(source) if offset > 0 => Some(source.clone()),
             _ => {
                 // First: what is committed in between is in the listing.
-                let new = self.names.drafts.new_in(&self.key);
+                let new = self.names.dirty.new_in(&self.key);
                 let listing = self.names.cache.listing(self.key.as_bytes())?;
                 self.names.ahead.on_known(&self.key);
                 *self.tail.lock() = Tail::Names(new);
@@ -282,8 +282,8 @@ impl DirHandle {
     fn tail_of(&self, names: &[Key], source: Option<&Source>) -> Page {
         let start = self.key.as_bytes().len();
         let entries = names.iter().filter(|key| !source.is_some_and(|source| source.has(&key.as_bytes()[start..]))).filter_map(|key| {
-            let facts = match self.names.drafts.named(key.as_bytes()) {
-                Some(draft) => draft.facts(),
+            let facts = match self.names.dirty.named(key.as_bytes()) {
+                Some(file) => file.facts(),
                 // Committed or removed since reading began.
                 None => match self.names.known_name(key)?.what {
                     What::File(facts) => facts,

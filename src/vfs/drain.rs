@@ -1,22 +1,27 @@
-//! The end of a mount that can be written to: nothing new is taken, and what was taken goes to the bucket. Invariants: it takes no longer than it
-//! was told; a file is stored with all that its writer was told is written, or is named as lost; what of the lost lies in a directory that outlives
-//! the mount stays there.
+//! The end of a mount that can be written to: nothing new is taken, and what was taken goes to the bucket. Invariants: it takes no longer than its
+//! limit; a file is stored with all that was acknowledged to its writer, or is named as lost; what of the lost lies in a directory that outlives
+//! the mount stays there. Every later write, fsync and close of a lost file fails, also through the daemon that goes on with the mount.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use futures::{FutureExt, StreamExt};
 use tokio::time::Instant;
 
 use super::commit::LOOK;
-use super::drafts::Draft;
+use super::dirty_files::{DirtyFile, DirtyFiles, Fate};
 use super::edits::Edits;
 use crate::store::Key;
 use crate::writer::Left;
 
 /// How long writers have to show that they are not done, by a write that is refused, before their files are stored as they are.
 const QUIET: Duration = Duration::from_secs(1);
+
+/// Stands for the files of content that is left, whose names say nothing to people.
+const KEPT: &str = "left";
 
 /// What is kept of the time for taking back what could not be finished, at most and at least.
 const TAKING_BACK: Duration = Duration::from_secs(1);
@@ -30,57 +35,134 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// `is_whole`: whoever finds it may store it.
-    pub(super) async fn of(draft: &Draft, is_whole: bool, patience: Duration) -> Self {
-        Self { key: draft.key(), left: draft.content.leave_on_disk(is_whole, patience).await }
+    /// `is_whole`: the next mount may store it.
+    pub(super) async fn of(file: &DirtyFile, is_whole: bool, patience: Duration) -> Self {
+        Self { key: file.key(), left: file.content.leave_on_disk(is_whole, patience).await }
     }
 }
 
 impl Edits {
     /// Refuses what is new and stores what was written, in `time`: what is closed already at once, what is open once its writers are quiet, as
-    /// fsync would. Returns the files that are not in the bucket; they are given up.
+    /// fsync would. Returns the files that are not in the bucket; they are lost.
     pub async fn drain(&self, time: Duration) -> Vec<Lost> {
         self.close_for_writing();
         let began = Instant::now();
-        self.store_all(QUIET.min(time / 4), time - TAKING_BACK.min(time / 5)).await;
-        let left = self.names.drafts.all();
-        let unstored: Vec<_> = left.iter().filter(|draft| is_unstored(draft)).collect();
+        let mut storing = FuturesUnordered::new();
+        self.store_all(&mut storing, QUIET.min(time / 4), time - TAKING_BACK.min(time / 5)).await;
+        // What is being stored goes on: each commit that comes to its end in time is one file less that is lost.
+        let stores = async {
+            while storing.next().await.is_some() {}
+            std::future::pending().await
+        };
+        tokio::select! {
+            lost = self.give_up_rest(began, time) => lost,
+            lost = stores => lost,
+        }
+    }
+
+    /// Gives up what is not stored. Returns the files that are lost, also those from before.
+    async fn give_up_rest(&self, began: Instant, time: Duration) -> Vec<Lost> {
         let rest = time.saturating_sub(began.elapsed()).max(TAKING_BACK);
-        let named =
-            futures::future::join_all(unstored.iter().map(|draft| Lost::of(draft, draft.is_whole() || is_committed_now(draft), rest / 2)))
-                .await;
-        let discard = async {
-            // A commit of what stays may still come to its end.
-            futures::future::join_all(left.iter().filter(|draft| !draft.content.stays()).map(|draft| draft.content.discard())).await;
+        let left: Vec<_> = self.names.dirty.all().into_iter().filter(|file| is_unstored(file)).collect();
+        let named = futures::future::join_all(left.iter().map(|file| Lost::of(file, may_be_stored(file), rest / 2))).await;
+        let give_up = async {
+            // After a commit that is under way, which may come to its end.
+            futures::future::join_all(left.iter().map(|file| self.give_up(file))).await;
             futures::join!(self.writer.settle(), self.store.settle());
         };
         let rest = time.saturating_sub(began.elapsed()).max(TAKING_BACK);
         // A store that does not answer keeps all of them waiting.
-        if tokio::time::timeout(rest, discard).await.is_err() {
+        if tokio::time::timeout(rest, give_up).await.is_err() {
             tracing::warn!("unfinished uploads may be left in the bucket: see them with \"windlass mpu list\"");
         }
-        let is_late = |draft: &Draft| draft.content.stays() && !draft.content.is_dirty();
-        let mut lost: Vec<Lost> = unstored.iter().zip(named).filter(|(draft, _)| !is_late(draft)).map(|(_, lost)| lost).collect();
-        for draft in &left {
-            self.names.drafts.remove(draft);
+        let mut lost = std::mem::take(&mut *self.lost.lock());
+        for (file, named) in left.iter().zip(named) {
+            if is_unstored(file) {
+                // Its commit did not end: what becomes of that is not known.
+                file.on_lost();
+            }
+            if file.fate() == Fate::Lost {
+                lost.push(named);
+            }
         }
-        lost.append(&mut self.given_up.lock());
         lost.sort();
         lost.dedup();
         lost
     }
 
-    /// Waits for what others store, at most for `time`, and stores what is still open once its writers were `quiet` for so long.
-    async fn store_all(&self, quiet: Duration, time: Duration) {
-        let (began, mut storing, mut is_begun) = (Instant::now(), FuturesUnordered::new(), false);
+    /// Stores what was written while requests are still answered, in `time` at most: for a mount that another daemon goes on with. A file that is
+    /// open is stored, as fsync would, each time that its writers have rested.
+    pub async fn store_while_serving(&self, time: Duration) {
+        let (began, quiet) = (Instant::now(), QUIET.min(time / 4));
+        let (mut storing, mut begun) = (FuturesUnordered::new(), HashSet::new());
         while began.elapsed() < time {
-            let waits: Vec<_> = self.names.drafts.all().into_iter().filter(|draft| is_awaited(draft)).collect();
+            let waits: Vec<_> = self.names.dirty.all().into_iter().filter(|file| is_awaited(file)).collect();
+            if waits.is_empty() && storing.is_empty() {
+                return;
+            }
+            for file in waits.into_iter().filter(|file| file.has_rested(quiet)) {
+                if begun.insert(file.ino) {
+                    storing.push(async move {
+                        self.store_once(&file).await;
+                        // A store that refuses is not asked without a rest.
+                        tokio::time::sleep(LOOK).await;
+                        file.ino
+                    });
+                }
+            }
+            tokio::select! {
+                Some(ino) = storing.next(), if !storing.is_empty() => drop(begun.remove(&ino)),
+                () = tokio::time::sleep(LOOK) => {}
+            }
+        }
+    }
+
+    /// Leaves the files that are not in the bucket to the daemon that goes on with this mount, with what they have; what that one cannot get is
+    /// lost, and its handles say so there. No request may be under way. Returns all of them.
+    pub async fn leave_open_files(&self, patience: Duration) -> Vec<Lost> {
+        // One that is empty and was not written to is as good as new there.
+        let holds_nothing = |file: &DirtyFile| file.content.is_blank() && file.content.size() == 0;
+        let unsaved = self.names.dirty.all().into_iter().filter(|file| file.is_unsaved() && !holds_nothing(file));
+        let leave = |file: Arc<DirtyFile>| async move {
+            let (began, key) = (Instant::now(), file.key());
+            let kept = Lost { key: key.clone(), left: Left::Kept(self.writer.kept_in().join(KEPT)) };
+            if file.content.is_staged() {
+                return Some(kept);
+            }
+            match tokio::time::timeout(patience, self.names.dirty.turn(&file)).await {
+                Ok(Some(_turn)) if !file.is_unsaved() => return None,
+                Ok(Some(_turn)) if file.content.hand_over(patience.saturating_sub(began.elapsed())).await => return Some(kept),
+                Ok(None) => return None,
+                // Nothing of it is on the disk, or the store does not end its commit.
+                Ok(Some(_)) | Err(_) => {}
+            }
+            // Its row says that it is dirty: what is gone with this daemon is lost for the next one too.
+            let _ = tokio::time::timeout(TAKING_BACK, self.lose(&file)).await;
+            (file.fate() != Fate::Saved).then_some(Lost { key, left: Left::Nothing })
+        };
+        let mut left: Vec<_> = futures::future::join_all(unsaved.map(leave)).await.into_iter().flatten().collect();
+        left.sort();
+        left
+    }
+
+    async fn give_up(&self, file: &Arc<DirtyFile>) {
+        let Some(_turn) = self.names.dirty.turn(file).await else { return };
+        if is_unstored(file) {
+            self.lose(file).await;
+        }
+    }
+
+    /// Waits for what others store, at most for `time`, and puts what is still open into `storing` once its writers were `quiet` for that long.
+    async fn store_all<'a>(&'a self, storing: &mut FuturesUnordered<BoxFuture<'a, ()>>, quiet: Duration, time: Duration) {
+        let (began, mut is_begun) = (Instant::now(), false);
+        while began.elapsed() < time {
+            let waits: Vec<_> = self.names.dirty.all().into_iter().filter(|file| is_awaited(file)).collect();
             if waits.is_empty() {
                 return;
             }
             if !is_begun && began.elapsed() >= quiet {
                 is_begun = true;
-                storing.extend(waits.into_iter().map(|draft| self.store_open(draft, quiet)));
+                storing.extend(waits.into_iter().map(|file| self.store_open(file, quiet).boxed()));
             }
             tokio::select! {
                 Some(()) = storing.next(), if !storing.is_empty() => {}
@@ -89,33 +171,46 @@ impl Edits {
         }
     }
 
-    async fn store_open(&self, draft: Arc<Draft>, quiet: Duration) {
-        // Who is kept waiting by the store has not had its turn to be refused.
-        while !draft.is_quiet(quiet) {
+    async fn store_once(&self, file: &Arc<DirtyFile>) {
+        let Some(_turn) = self.names.dirty.turn(file).await else { return };
+        if file.fate() == Fate::Dirty
+            && let Err(error) = self.commit_in_turn(file).await
+        {
+            let cause = std::error::Error::source(&error).map(ToString::to_string);
+            tracing::warn!(key = %file.key(), %error, cause, "a file that is open could not be stored");
+        }
+    }
+
+    /// Stores `file`, again and again as long as the store fails; the caller bounds the time.
+    async fn store_open(&self, file: Arc<DirtyFile>, quiet: Duration) {
+        // A writer that the store keeps waiting has not had its turn to be refused.
+        while !file.is_quiet(quiet) {
             tokio::time::sleep(LOOK).await;
         }
-        let _turn = draft.turn.lock().await;
-        if draft.is_cut() {
-            return;
-        }
-        if let Err(error) = self.commit_in_turn(&draft).await {
+        while let Some(turn) = self.names.dirty.turn(&file).await {
+            if file.fate() != Fate::Dirty {
+                return;
+            }
+            let Err(error) = self.commit_in_turn(&file).await else { return };
             let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::warn!(key = %draft.key(), %error, cause, "a file that is open could not be stored");
-            draft.on_failure();
+            tracing::warn!(key = %file.key(), %error, cause, "a file that is open could not be stored: trying again");
+            drop(turn);
+            tokio::time::sleep(quiet.max(LOOK)).await;
         }
     }
 }
 
-/// Whether bytes of it are not in the bucket that should be.
-fn is_unstored(draft: &Draft) -> bool {
-    !draft.is_unlinked() && draft.content.is_dirty()
+/// Whether acknowledged bytes of it are not in the bucket.
+fn is_unstored(file: &DirtyFile) -> bool {
+    matches!(file.fate(), Fate::Dirty | Fate::Failed | Fate::Lost)
 }
 
-/// Whether they may still get there: what is refused after a commit has begun does not stop it.
-fn is_awaited(draft: &Draft) -> bool {
-    is_unstored(draft) && (!draft.is_cut() && !draft.has_failed() || is_committed_now(draft))
+/// Whether they may still get there.
+fn is_awaited(file: &DirtyFile) -> bool {
+    file.fate() == Fate::Dirty || DirtyFiles::is_in_turn(file)
 }
 
-fn is_committed_now(draft: &Draft) -> bool {
-    draft.turn.try_lock().is_err()
+/// Whether the next mount may store it without its writer: nothing of it was refused, and no close has reported that it is not stored.
+fn may_be_stored(file: &DirtyFile) -> bool {
+    file.fate() == Fate::Dirty || DirtyFiles::is_in_turn(file)
 }

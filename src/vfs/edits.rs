@@ -1,23 +1,24 @@
 //! Files that are open for writing, and everything else that changes the bucket: the door for the operations of a read-write mount.
 //! Which bytes go where is the writer's business.
 //!
-//! Invariant: an inode has a draft from the first change of its content until its last writer is gone and the change is in the store or given up.
+//! Invariant: an inode has a dirty file from the first change of its content until its last writer is gone and the change is in the store or lost.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
-use super::drafts::Draft;
+use super::dirty_files::{DirtyFile, Fate};
 use super::drain::Lost;
 use super::files::{Files, HandleId, Opened};
 use super::lookup::Names;
+use super::open_file::OpenFile;
 use super::opening::Access;
 use super::record::{EditRow, Told};
 use super::{Error, Inode, Result};
-use crate::store::{ObjectMeta, ObjectStore};
+use crate::store::{Key, ObjectMeta, ObjectStore};
 use crate::writer::{Allocate, Content, Landing, WriteError, Writer};
 
 /// What can be changed in a mounted bucket.
@@ -28,12 +29,10 @@ pub struct Edits {
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) writer: Writer,
     pub(super) open: RwLock<HashMap<HandleId, Arc<EditHandle>>>,
-    /// How many handles may write to an inode.
-    pub(super) writers: Mutex<HashMap<Inode, usize>>,
     /// The mount is about to end: nothing new may be written.
     ending: AtomicBool,
     /// What was let go since then without being in the store.
-    pub(super) given_up: Mutex<Vec<Lost>>,
+    pub(super) lost: Mutex<Vec<Lost>>,
 }
 
 /// Who asks.
@@ -45,16 +44,19 @@ pub struct Caller {
     pub thread: u32,
 }
 
-/// A handle that this module knows: it was opened for writing, or reads what is being written.
+/// A handle that this module knows: it was opened for writing, or to read what is being written.
 #[derive(Debug)]
 pub(super) struct EditHandle {
     pub ino: Inode,
     pub may_read: bool,
     pub may_write: bool,
-    direct: bool,
+    pub direct: bool,
+    appends: bool,
     /// The version that was there when it was opened, unless that was being written already.
     pub version: Option<ObjectMeta>,
-    draft: Mutex<Option<Arc<Draft>>>,
+    /// What a handle that may write has changed, or what its inode had when it was opened. While a handle may write to it, it stays in the
+    /// table.
+    file: OnceLock<Arc<DirtyFile>>,
     /// The thread that opened it and the one that wrote last: a close by another process is no end of writing.
     opened_by: u32,
     wrote_by: AtomicU32,
@@ -64,36 +66,52 @@ pub(super) struct EditHandle {
 pub(super) enum Beginner {
     /// Nothing is changed yet.
     Version(ObjectMeta),
-    Draft(Arc<Draft>),
+    Dirty(Arc<DirtyFile>),
+}
+
+/// When a write that is done may be acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acknowledge {
+    /// It was, by the callback.
+    Done,
+    /// After [`Edits::drop_pages`]: readers may have pages of what was written past them.
+    AfterPages(Inode),
 }
 
 /// Whether a thread belongs to the process of another one; told by the edge of the kernel, where processes are known.
 pub type Tracked<'a> = &'a (dyn Fn(u32, u32) -> bool + Sync);
 
 impl EditHandle {
-    /// As it was written down, with what is being written of its inode.
-    pub fn from_row(row: EditRow, draft: Option<Arc<Draft>>) -> Self {
-        let EditRow { ino, may_read, may_write, direct, opened_by, told: _, version } = row;
-        let (draft, wrote_by) = (Mutex::new(draft), AtomicU32::new(opened_by));
-        Self { ino, may_read, may_write, direct, version, draft, opened_by, wrote_by }
+    /// As it was written down, with the dirty file of its inode.
+    pub fn from_row(row: EditRow, file: Option<Arc<DirtyFile>>) -> Self {
+        let EditRow { ino, may_read, may_write, direct, appends, is_lost: _, opened_by, told: _, version } = row;
+        let file = file.map_or_else(OnceLock::new, OnceLock::from);
+        Self { ino, may_read, may_write, direct, appends, version, file, opened_by, wrote_by: AtomicU32::new(opened_by) }
     }
 
-    pub fn draft(&self) -> Option<Arc<Draft>> {
-        self.draft.lock().clone()
+    /// Whether its writes go past the kernel's pages.
+    fn writes_past_pages(&self) -> bool {
+        !self.may_read || self.appends
+    }
+
+    /// Where a write of this handle goes: O_APPEND means the end that the file has here, which the kernel may not know.
+    fn place(&self, content: &Content, offset: u64) -> u64 {
+        if self.appends { content.size() } else { offset }
     }
 }
 
 impl Edits {
     /// Nothing is open yet.
     pub fn new(names: Arc<Names>, files: Arc<Files>, store: Arc<dyn ObjectStore>, writer: Writer) -> Arc<Self> {
-        let (open, writers, given_up) = (RwLock::default(), Mutex::default(), Mutex::default());
-        Arc::new(Self { names, files, store, writer, open, writers, ending: AtomicBool::new(false), given_up })
+        let (open, lost) = (RwLock::default(), Mutex::default());
+        Arc::new(Self { names, files, store, writer, open, ending: AtomicBool::new(false), lost })
     }
 
     /// A write that is done at once. None: see [`write`](Self::write). Calls `sure` once it is certain to be done, which may be before the bytes are
-    /// copied: whoever asks for anything of the file after that waits for them.
-    pub fn try_write(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32, sure: impl FnOnce()) -> Option<Result<()>> {
-        self.try_change(handle, thread, |content| content.try_write(offset, data, sure))
+    /// copied: a request that asks for anything of the file after that waits for them. Where the answer says so, `sure` was not called, and the write
+    /// is to be acknowledged later.
+    pub fn try_write(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32, sure: impl FnOnce()) -> Option<Result<Acknowledge>> {
+        self.try_change(handle, offset, thread, sure, |content, offset, sure| content.try_write(offset, data, sure))
     }
 
     /// [`try_write`](Self::try_write) of what `landing` received, which is kept where it is if that spares a copy.
@@ -104,8 +122,8 @@ impl Edits {
         landing: &mut Landing,
         thread: u32,
         sure: impl FnOnce(),
-    ) -> Option<Result<()>> {
-        self.try_change(handle, thread, |content| content.try_write_received(offset, landing, sure))
+    ) -> Option<Result<Acknowledge>> {
+        self.try_change(handle, offset, thread, sure, |content, offset, sure| content.try_write_received(offset, landing, sure))
     }
 
     /// Memory to receive writes of so many bytes into; none when there is none to spare, or they are too small to be worth it.
@@ -116,9 +134,11 @@ impl Edits {
     fn try_change(
         &self,
         handle: HandleId,
+        offset: u64,
         thread: u32,
-        change: impl FnOnce(&Content) -> Option<std::result::Result<(), WriteError>>,
-    ) -> Option<Result<()>> {
+        sure: impl FnOnce(),
+        write: impl FnOnce(&Content, u64, &mut dyn FnMut()) -> Option<std::result::Result<(), WriteError>>,
+    ) -> Option<Result<Acknowledge>> {
         let edit = match self.handle(handle) {
             Ok(edit) => edit,
             Err(error) => return Some(Err(error)),
@@ -126,23 +146,42 @@ impl Edits {
         if let Err(error) = self.check_change(edit.ino) {
             return Some(Err(error));
         }
-        let draft = edit.draft()?;
+        let file = edit.file.get().filter(|_| edit.may_write)?;
         edit.wrote_by.store(thread, Ordering::Relaxed);
-        // Before who wrote is told, and once more for a commit that went on meanwhile.
-        self.on_write(&draft);
-        let result = change(&draft.content)?;
-        self.on_write(&draft);
-        Some(result.map_err(Error::from))
+        let _change = match self.begin_change(file, true) {
+            Ok(change) => change,
+            Err(error) => return Some(Err(error)),
+        };
+        let (mut sure, mut acknowledge) = (Some(sure), Acknowledge::Done);
+        let mut on_sure = || {
+            // Here: a reader that comes later waits for the bytes, and one that came before is seen.
+            if edit.writes_past_pages() && file.has_paged_readers() {
+                acknowledge = Acknowledge::AfterPages(edit.ino);
+            } else if let Some(sure) = sure.take() {
+                sure();
+            }
+        };
+        let result = write(&file.content, edit.place(&file.content, offset), &mut on_sure)?;
+        Some(result.map(|()| acknowledge).map_err(Error::from))
+    }
+
+    /// Has the kernel drop its pages of `ino`, which was written past them.
+    pub async fn drop_pages(&self, ino: Inode) {
+        self.files.drop_pages(ino).await;
     }
 
     /// Writes `data` at `offset`; waits for memory, disk or network where it must.
     ///
     /// # Errors
-    /// EBADF, ENOSPC when there is no room to stage it, EFBIG, ESHUTDOWN when the mount is about to end, else what the store said.
+    /// EBADF, ENOSPC when there is no room to stage it, EFBIG, ESHUTDOWN when the mount is about to end, EIO once what was written before is lost,
+    /// else what the store said.
     pub async fn write(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32) -> Result<()> {
-        let draft = self.draft_to_write(handle, thread).await?;
-        let _waits = draft.wait();
-        draft.content.write(offset, data).await?;
+        let (edit, file) = self.file_to_write(handle, thread).await?;
+        {
+            let (_change, _waits) = (self.begin_change(&file, true)?, file.wait());
+            file.content.write(edit.place(&file.content, offset), data).await?;
+        }
+        self.after_write(&edit, &file).await;
         Ok(())
     }
 
@@ -151,43 +190,57 @@ impl Edits {
     /// # Errors
     /// As `write`.
     pub async fn write_kept(&self, handle: HandleId, offset: u64, data: Bytes, thread: u32) -> Result<()> {
-        let draft = self.draft_to_write(handle, thread).await?;
-        let _waits = draft.wait();
-        draft.content.write_kept(offset, data).await?;
+        let (edit, file) = self.file_to_write(handle, thread).await?;
+        {
+            let (_change, _waits) = (self.begin_change(&file, true)?, file.wait());
+            file.content.write_kept(edit.place(&file.content, offset), data).await?;
+        }
+        self.after_write(&edit, &file).await;
         Ok(())
     }
 
-    async fn draft_to_write(&self, handle: HandleId, thread: u32) -> Result<Arc<Draft>> {
+    async fn file_to_write(&self, handle: HandleId, thread: u32) -> Result<(Arc<EditHandle>, Arc<DirtyFile>)> {
         let edit = self.handle(handle)?;
         self.check_change(edit.ino)?;
-        let draft = self.draft_of(&edit).await?;
+        let file = self.file_of(&edit).await?;
         edit.wrote_by.store(thread, Ordering::Relaxed);
-        self.on_write(&draft);
-        Ok(draft)
+        Ok((edit, file))
     }
 
-    /// The content that `handle` of `ino` reads instead of a version of the store.
-    pub(super) fn draft_for(&self, handle: HandleId, ino: Inode) -> Option<Arc<Draft>> {
-        let edit = self.open.read().get(&handle).cloned();
-        if let Some(draft) = edit.as_ref().and_then(|edit| edit.draft()) {
-            return Some(draft);
+    async fn after_write(&self, edit: &EditHandle, file: &DirtyFile) {
+        if edit.writes_past_pages() && file.has_paged_readers() {
+            self.drop_pages(edit.ino).await;
         }
-        let draft = self.names.drafts.get(ino)?;
-        (edit.is_some_and(|edit| edit.may_write) || !draft.is_hidden_from_readers()).then_some(draft)
     }
 
-    /// Bytes that are being written, for a handle that shall see them. None: it reads from the store.
-    pub fn reads_draft(&self, handle: HandleId, ino: Inode) -> bool {
-        (!self.names.drafts.is_empty() || !self.open.read().is_empty()) && self.draft_for(handle, ino).is_some()
+    /// Whether reads of `ino` see what is being written, not a version of the store.
+    pub fn reads_dirty(&self, ino: Inode) -> bool {
+        self.names.is_being_written(ino)
     }
 
-    /// Bytes at `offset`, fewer only at the end.
+    /// Bytes at `offset` of what is being written, fewer only at the end. None: it is not being written any more.
     ///
     /// # Errors
     /// What disk or store said.
-    pub async fn read(&self, handle: HandleId, ino: Inode, offset: u64, len: usize) -> Result<Bytes> {
-        let draft = self.draft_for(handle, ino).ok_or(Error::BadHandle)?;
-        Ok(draft.content.read(offset, len).await?)
+    pub async fn read(&self, ino: Inode, offset: u64, len: usize) -> Result<Option<Bytes>> {
+        let Some(file) = self.names.dirty.get(ino) else { return Ok(None) };
+        match file.content.read(offset, len).await {
+            // It was given up meanwhile; the version from before is what there is now.
+            Err(_) if !self.names.dirty.has(&file) => Ok(None),
+            read => Ok(Some(read?)),
+        }
+    }
+
+    /// The version that `handle` reads now that what it was opened on is not being written any more.
+    ///
+    /// # Errors
+    /// EIO when that is lost, ESTALE when another client has replaced it since.
+    pub fn bind_reader(&self, handle: HandleId) -> Result<Arc<OpenFile>> {
+        let edit = self.handle(handle)?;
+        let file = edit.file.get().ok_or(Error::BadHandle)?;
+        let is_lost = edit.may_write && file.fate() == Fate::Lost;
+        let (meta, since) = file.last_version().filter(|_| !is_lost).ok_or(WriteError::Lost)?;
+        self.files.bind(handle, edit.ino, &meta, since)
     }
 
     /// fallocate(2).
@@ -197,9 +250,9 @@ impl Edits {
     pub async fn allocate(&self, handle: HandleId, offset: u64, len: u64, how: Allocate) -> Result<()> {
         let edit = self.handle(handle)?;
         self.check_change(edit.ino)?;
-        let draft = self.draft_of(&edit).await?;
-        self.on_write(&draft);
-        Ok(draft.content.allocate(offset, len, how).await?)
+        let file = self.file_of(&edit).await?;
+        let _change = self.begin_change(&file, true)?;
+        Ok(file.content.allocate(offset, len, how).await?)
     }
 
     /// ftruncate(2).
@@ -209,25 +262,34 @@ impl Edits {
     pub async fn truncate(&self, handle: HandleId, size: u64) -> Result<()> {
         let edit = self.handle(handle)?;
         self.check_change(edit.ino)?;
-        let draft = self.draft_of(&edit).await?;
-        self.on_write(&draft);
-        Ok(draft.content.truncate(size).await?)
+        let file = self.file_of(&edit).await?;
+        self.truncate_file(&file, size).await
+    }
+
+    pub(super) async fn truncate_file(&self, file: &DirtyFile, size: u64) -> Result<()> {
+        let _change = self.begin_change(file, size > 0)?;
+        let writes = file.writes();
+        file.content.truncate(size).await?;
+        if size == 0 {
+            file.on_emptied(writes);
+        }
+        Ok(())
     }
 
     /// A descriptor of `handle` was closed by `thread`; `same_process` tells of two threads whether they belong together. Commits what
     /// was written, unless it was a process that only inherited the descriptor.
     ///
     /// # Errors
-    /// Why what was written is not in the store.
+    /// Why what was written is not in the store. The same at every close and fsync from then on, until it is.
     pub async fn flush(&self, handle: HandleId, thread: u32, same_process: Tracked<'_>) -> Result<()> {
         let Ok(edit) = self.handle(handle) else { return Ok(()) };
-        let Some(draft) = edit.draft().filter(|_| edit.may_write) else { return Ok(()) };
-        draft.on_close();
+        let Some(file) = self.changed_file(&edit).filter(|_| edit.may_write) else { return Ok(()) };
         let (opened_by, wrote_by) = (edit.opened_by, edit.wrote_by.load(Ordering::Relaxed));
         if !same_process(thread, opened_by) && !same_process(thread, wrote_by) {
             return Ok(());
         }
-        if draft.wants_commit() { self.commit(&draft).await } else { Ok(()) }
+        // A file that only got its length (as fio and databases do first, and close it) would be sent twice, the first time as zeros.
+        if file.fate() == Fate::Dirty && file.waits_for_content() { Ok(()) } else { self.commit(&file).await }
     }
 
     /// fsync(2): returns when the store has it.
@@ -236,10 +298,26 @@ impl Edits {
     /// As [`flush`](Self::flush).
     pub async fn fsync(&self, handle: HandleId) -> Result<()> {
         let Ok(edit) = self.handle(handle) else { return Ok(()) };
-        match edit.draft().filter(|_| edit.may_write) {
-            Some(draft) => self.commit(&draft).await,
+        match self.changed_file(&edit) {
+            Some(file) => self.commit(&file).await,
             None => Ok(()),
         }
+    }
+
+    /// fsync(2) through a handle that this module does not know: what other handles have written to `ino`.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub async fn fsync_inode(&self, ino: Inode) -> Result<()> {
+        match self.names.dirty.get(ino) {
+            Some(file) => self.commit(&file).await,
+            None => Ok(()),
+        }
+    }
+
+    /// What was written through `edit`, or to its inode by others.
+    fn changed_file(&self, edit: &EditHandle) -> Option<Arc<DirtyFile>> {
+        edit.file.get().filter(|_| edit.may_write).cloned().or_else(|| self.names.dirty.get(edit.ino))
     }
 
     /// Whether `handle` is one of these.
@@ -249,93 +327,105 @@ impl Edits {
 
     /// The last descriptor of `handle` is gone. What no close has committed is committed now.
     pub async fn release(&self, handle: HandleId) {
-        let Some(edit) = self.open.write().remove(&handle) else { return };
-        self.names.record.drop_handle(handle);
-        if edit.may_write {
-            let is_last = {
-                let mut writers = self.writers.lock();
-                let left = writers.get_mut(&edit.ino).map_or(0, |count| {
-                    *count -= 1;
-                    *count
-                });
-                if left == 0 {
-                    writers.remove(&edit.ino);
-                }
-                left == 0
-            };
-            if let Some(draft) = self.names.drafts.get(edit.ino).filter(|_| is_last) {
-                self.wait_for_content(&draft).await;
-                self.end(&draft).await;
-            }
+        let edit = {
+            let mut open = self.open.write();
+            let Some(edit) = open.remove(&handle) else { return };
+            // Under the lock: no later call would remove a row that is written after this.
+            self.names.record.drop_handle(handle);
+            edit
+        };
+        // A commit may have bound it to its version since.
+        self.files.release(handle);
+        if let Some(file) = self.names.dirty.close_handle(edit.ino, edit.may_write) {
+            self.wait_for_content(&file).await;
+            self.end(&file).await;
+        }
+    }
+
+    /// A handle of `ino` was closed that this module may not know. What has no name and is not open any more goes.
+    pub async fn on_released(&self, ino: Inode) {
+        if let Some(file) = self.names.dirty.get(ino).filter(|file| file.is_unwanted()) {
+            self.end(&file).await;
         }
     }
 
     pub(super) fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Relaxed)
+        self.ending.load(Ordering::SeqCst)
     }
 
     pub(super) fn has_writers(&self, ino: Inode) -> bool {
-        self.writers.lock().contains_key(&ino)
+        self.names.dirty.has_writers(ino)
     }
 
-    /// The draft that `edit` writes to; begins one when nothing was changed yet.
-    async fn draft_of(&self, edit: &EditHandle) -> Result<Arc<Draft>> {
-        if let Some(draft) = edit.draft() {
-            return Ok(draft);
-        }
+    /// The dirty file that `edit` writes to; begins one when nothing was changed yet.
+    async fn file_of(&self, edit: &EditHandle) -> Result<Arc<DirtyFile>> {
         if !edit.may_write {
             return Err(Error::BadHandle);
         }
-        let draft = match &edit.version {
+        if let Some(file) = edit.file.get() {
+            return Ok(Arc::clone(file));
+        }
+        let file = match &edit.version {
             Some(version) if self.names.is_removed(edit.ino) => self.begin_nameless(edit.ino, version).await?,
             _ => self.begin_edit(edit.ino).await?,
         };
-        Ok(edit.draft.lock().get_or_insert(draft).clone())
+        Ok(Arc::clone(edit.file.get_or_init(|| file)))
     }
 
-    pub(super) fn on_write(&self, draft: &Draft) {
-        if draft.on_write() {
-            self.names.drafts.note(draft);
+    /// A change of `file` begins; `writes`: of bytes.
+    pub(super) fn begin_change<'a>(&self, file: &'a DirtyFile, writes: bool) -> Result<super::dirty_files::Change<'a>> {
+        let change = file.begin_change(writes).map_err(|error| if self.is_ending() { Error::Ending } else { error })?;
+        if self.is_ending() {
+            // Since it was looked at: the drain sees the change, or it is refused here.
+            drop(change);
+            return self.check_change(file.ino).and(Err(Error::Ending));
         }
-        self.names.own.on_write(&draft.key());
+        self.names.own.on_write(&file.key());
+        Ok(change)
     }
 
-    pub(super) fn register(&self, ino: Inode, begins_with: Beginner, access: Access, caller: Caller) -> Opened {
-        let handle = self.files.new_handle();
-        let (version, draft) = match begins_with {
-            Beginner::Version(version) => (Some(version), None),
-            Beginner::Draft(draft) => (None, Some(draft)),
+    /// Opens `handle`, whose inode is [counted](super::dirty_files::DirtyFiles::open_handle) already.
+    pub(super) fn register(&self, handle: HandleId, ino: Inode, begins_with: Beginner, access: Access, caller: Caller) -> Opened {
+        let (version, file) = match begins_with {
+            Beginner::Version(version) => (Some(version), OnceLock::new()),
+            Beginner::Dirty(file) => {
+                if access.read && access.write {
+                    file.on_paged_reader();
+                }
+                (None, OnceLock::from(file))
+            }
         };
         let edit = EditHandle {
             ino,
             may_read: access.read,
             may_write: access.write,
             direct: access.direct,
+            appends: access.append,
             version,
-            draft: Mutex::new(draft),
+            file,
             opened_by: caller.thread,
             wrote_by: AtomicU32::new(caller.thread),
         };
-        if access.write {
-            *self.writers.lock().entry(ino).or_default() += 1;
-        }
+        // A handle that only writes has no use for the kernel's pages, which cost a copy; one that appends writes where this side says. One that
+        // only reads must not leave old bytes in them.
+        let direct = !(access.read && access.write) || access.append;
         self.open.write().insert(handle, Arc::new(edit));
-        // Who only writes has no use for the kernel's pages, which cost a copy. Who only reads must not leave old bytes in them.
-        Opened { handle, keep_pages: false, direct: !(access.read && access.write) }
+        Opened { handle, keep_pages: false, direct }
     }
 
     /// The kernel is about to be told of `handle`.
     pub fn on_told(&self, handle: HandleId, told: Told) {
-        if self.names.record.is_on()
-            && let Ok(edit) = self.handle(handle)
-        {
-            let EditHandle { ino, may_read, may_write, direct, opened_by, .. } = *edit;
-            let row = EditRow { ino, may_read, may_write, direct, opened_by, told, version: edit.version.clone() };
+        if self.names.record.is_on() {
+            let open = self.open.read();
+            let Some(edit) = open.get(&handle) else { return };
+            let EditHandle { ino, may_read, may_write, direct, appends, opened_by, .. } = **edit;
+            let is_lost = edit.file.get().is_some_and(|file| file.fate() == Fate::Lost);
+            let row = EditRow { ino, may_read, may_write, direct, appends, is_lost, opened_by, told, version: edit.version.clone() };
             self.names.record.put_edit(handle, &row);
         }
     }
 
-    fn handle(&self, handle: HandleId) -> Result<Arc<EditHandle>> {
+    pub(super) fn handle(&self, handle: HandleId) -> Result<Arc<EditHandle>> {
         self.open.read().get(&handle).cloned().ok_or(Error::BadHandle)
     }
 
@@ -343,17 +433,54 @@ impl Edits {
         if self.is_ending() { Err(Error::Ending) } else { Ok(()) }
     }
 
-    /// Whether the content of `ino` may still be changed. Of what is refused here the rest is not stored as if it were all.
+    /// Whether the content of `ino` may still be changed. Of what is refused here the rest is not stored as if it were all, unless it is being
+    /// stored already.
     pub(super) fn check_change(&self, ino: Inode) -> Result<()> {
         self.check_open().inspect_err(|_| {
-            if let Some(draft) = self.names.drafts.get(ino) {
-                draft.on_cut();
+            if let Some(file) = self.names.dirty.get(ino)
+                && !super::dirty_files::DirtyFiles::is_in_turn(&file)
+            {
+                file.on_lost();
             }
         })
     }
 
+    /// What was written to `file` and is not in the bucket never will be: each of its handles says so from now on, also through another
+    /// daemon. The name, and the inode, are free for others.
+    pub(super) async fn lose(&self, file: &Arc<DirtyFile>) {
+        if !file.content.stays() {
+            // After a commit that is under way.
+            file.content.give_up().await;
+            if !file.content.is_lost() && !file.content.is_given_up() {
+                return file.on_nothing_to_commit();
+            }
+        }
+        file.on_lost();
+        // Before an open may find the version from before.
+        self.names.versions.lock().on_unproven(file.ino);
+        {
+            let open = self.open.read();
+            let is_of_file = |edit: &EditHandle| edit.file.get().is_some_and(|known| Arc::ptr_eq(known, file));
+            open.iter().filter(|(_, edit)| is_of_file(edit)).for_each(|(&handle, _)| self.names.record.lose_edit(handle));
+        }
+        // After the rows of the handles: a daemon that goes on in between finds the file dirty, and its bytes gone.
+        self.names.dirty.remove(file);
+        self.files.on_given_up(file.ino).await;
+    }
+
     /// From now on nothing new is written.
     pub fn close_for_writing(&self) {
-        self.ending.store(true, Ordering::Relaxed);
+        self.ending.store(true, Ordering::SeqCst);
+    }
+
+    /// The key that `key` tells, once no rename touches it, and for as long as the lock lives.
+    pub(super) async fn share_name(&self, key: impl Fn() -> Result<Key>) -> Result<(Key, super::name_locks::SharedName<'_>)> {
+        loop {
+            let wanted = key()?;
+            let shared = self.names.locks.share(&wanted).await;
+            if key()? == wanted {
+                return Ok((wanted, shared));
+            }
+        }
     }
 }

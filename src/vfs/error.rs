@@ -46,7 +46,7 @@ pub enum Error {
     Exists,
     #[error("the directory is not empty")]
     NotEmpty,
-    /// A file that is streaming to the store has one writer.
+    /// Another inode of the same name is being written.
     #[error("the file is being written")]
     Busy,
     #[error("not supported")]
@@ -96,7 +96,7 @@ impl Error {
             }),
             Self::Write(WriteError::Memory(_)) => libc::ENOMEM,
             Self::Write(WriteError::TooLarge) => libc::EFBIG,
-            Self::Write(WriteError::Lost) => libc::EIO,
+            Self::Write(WriteError::Lost | WriteError::Interrupted(_)) => libc::EIO,
             Self::Write(WriteError::Stale(_)) => libc::ESTALE,
             Self::Store(error) | Self::Read(ReadError::Store(error)) => store_errno(error.kind),
             Self::Read(ReadError::Deadline(_) | ReadError::GivenUp) => libc::EIO,

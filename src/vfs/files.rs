@@ -1,9 +1,9 @@
 //! Open files: from an inode to the bytes of the version that it named when it was opened.
 //!
-//! Invariant: whoever has read bytes through a handle never gets bytes of another version through it; until then it
-//! moves on to the new version instead of failing. The kernel's pages are shared by all handles of an inode, so what one
+//! Invariant: a handle that has returned bytes of a version never returns bytes of a version that another client has put in its place; until
+//! then it moves on to the new version instead of failing. The kernel's pages are shared by all handles of an inode, so what one
 //! of them has returned any other may have passed on: a version that was read from is not replaced inside its inode
-//! while it is open.
+//! while it is open. What this mount itself changes, all handles of the inode see.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -23,12 +23,14 @@ use super::listing::FileFacts;
 use super::open_file::{OpenFile, Read, Version};
 use super::record::Told;
 use super::telling::{Changes, Telling};
-use super::versions::{Before, VersionState, Versions};
+use super::versions::{Opening, Seen};
 use super::{Error, Inode, Names, Result};
 
 /// So many more files that had to be read again than were found in the kernel's pages are enough to believe that it has lost most, and as many
 /// of the others that it has not: pages go one by one, too.
 const PAGES_GONE: i32 = 8;
+
+const REPLACED: &str = "the object was replaced while it was open";
 
 /// Names an open file towards the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +43,6 @@ pub struct Files {
     reader: Reader,
     open: RwLock<HashMap<HandleId, Arc<OpenFile>>>,
     next: AtomicU64,
-    versions: Versions,
     telling: Telling,
     expected: Expected,
     /// Of the files that were read before and opened again: how many more had to be read again, lately, than were found in the kernel's pages.
@@ -66,7 +67,6 @@ impl Files {
             reader,
             open: RwLock::default(),
             next: AtomicU64::new(1),
-            versions: Versions::default(),
             telling: Telling::default(),
             expected: Expected::default(),
             pages_gone: AtomicI32::new(0),
@@ -76,11 +76,13 @@ impl Files {
     /// Opens without waiting when the object's facts are cached and the kernel need not be told of a change. `direct`:
     /// past the kernel's pages.
     pub fn try_open(&self, ino: Inode, direct: bool) -> Option<Result<Opened>> {
-        let (meta, _) = self.names.file(ino)?;
-        if self.versions.is_other(ino, &meta.etag) {
+        let (meta, learnt) = self.names.file(ino)?;
+        if self.names.versions.is_other(ino, &meta.etag) {
             return None;
         }
-        Some(Ok(self.opened(ino, direct, &meta)))
+        let handle = self.new_handle();
+        let opening = self.open_as(handle, ino, direct, &meta, learnt)?;
+        Some(Ok(Opened { handle, keep_pages: opening.keeps_pages, direct: false }))
     }
 
     /// Opens the version that the name has now.
@@ -89,20 +91,25 @@ impl Files {
     /// ENOENT when the object is gone, EISDIR for a directory, ESTALE when the name has to be looked up again because
     /// older bytes are still being read from this inode, else what the store said.
     pub async fn open(&self, ino: Inode, direct: bool) -> Result<Opened> {
-        let believed = self.believed_size(ino);
-        let meta = self.names.fresh_object(ino).await?;
-        if self.versions.is_read_in_another(ino, &meta.etag) {
+        let handle = self.new_handle();
+        let opening = self.open_handle(handle, ino, direct).await?;
+        Ok(Opened { handle, keep_pages: opening.keeps_pages, direct: false })
+    }
+
+    /// Opens the version that the name has now under the number `handle`.
+    pub(super) async fn open_handle(&self, handle: HandleId, ino: Inode, direct: bool) -> Result<Opening> {
+        let known = self.known_size(ino);
+        let (meta, learnt) = self.names.fresh_object(ino).await?;
+        let Some(opening) = self.open_as(handle, ino, direct, &meta, learnt) else {
             self.names.retire(ino);
             return Err(Error::Retired);
-        }
-        let was_other = self.versions.is_other(ino, &meta.etag) || believed.is_some_and(|size| size != meta.size);
-        let opened = self.opened(ino, direct, &meta);
-        if was_other {
+        };
+        if opening.was_other || known.is_some_and(|size| size != opening.meta.size) {
             // Else the kernel would go by the size of the version before, or of a listing that told none. Its pages of another version
             // it drops itself with this open.
             self.telling.tell(ino, false).await;
         }
-        Ok(opened)
+        Ok(opening)
     }
 
     /// A number for a handle.
@@ -110,34 +117,97 @@ impl Files {
         HandleId(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// `handle`, which is open for writing, reads from the version `meta` until something is written.
+    /// `handle`, which was opened to read what was being written, reads from the version `meta` that came of it. What it has read counts as read of
+    /// that.
     pub(super) fn read_as(&self, handle: HandleId, ino: Inode, direct: bool, meta: &ObjectMeta) {
-        self.open_as(handle, ino, direct, meta);
+        if self.open_as(handle, ino, direct, meta, Instant::now()).is_some()
+            && let Ok(file) = self.get(handle)
+        {
+            let object = Arc::clone(&file.version.lock().object);
+            file.returns_unproven(&object);
+        }
     }
 
-    /// Whether bytes of the version that counts were read through handles that are still open.
-    pub(super) fn is_being_read(&self, ino: Inode) -> bool {
-        self.versions.is_being_read(ino)
+    /// `handle`, which has read what was being written, reads from the version `meta` that came of it, which the store has since then.
+    pub(super) fn bind(&self, handle: HandleId, ino: Inode, meta: &ObjectMeta, since: Instant) -> Result<Arc<OpenFile>> {
+        if let Ok(file) = self.get(handle) {
+            return Ok(file);
+        }
+        // Past the kernel's pages: it was opened so.
+        match self.open_as(handle, ino, true, meta, since) {
+            Some(opening) if opening.meta.etag == meta.etag => {
+                let file = self.get(handle)?;
+                let object = Arc::clone(&file.version.lock().object);
+                file.returns_unproven(&object);
+                Ok(file)
+            }
+            opening => {
+                if opening.is_some() {
+                    self.open.write().remove(&handle);
+                }
+                Err(Error::Stale(store::Error::new(ErrorKind::Replaced, store::Op::Get, &meta.key, REPLACED)))
+            }
+        }
     }
 
-    /// This mount has written another version of `ino`: handles of the one before read no more, and the next open takes none of
+    /// Whether a handle that reads a version of `ino` is open, and goes through the kernel's pages.
+    pub(super) fn has_paged_readers(&self, ino: Inode) -> bool {
+        self.open.read().values().any(|file| file.ino == ino && !file.direct)
+    }
+
+    /// Whether handles are open that read a version of `ino`.
+    pub(super) fn is_open(&self, ino: Inode) -> bool {
+        self.names.versions.open(ino).is_some()
+    }
+
+    /// This mount has made the version `meta` of `ino`: all that is open of it reads that from now on, and the next open takes none of
     /// the kernel's pages on trust.
-    pub(super) fn on_commit(&self, ino: Inode, etag: &ETag) {
-        self.versions.on_commit(ino, etag);
-    }
-
-    /// The object behind `ino` is `meta` now, under another key and perhaps another etag, and still the same content.
-    pub(super) fn on_rename(&self, ino: Inode, meta: &ObjectMeta) {
-        self.versions.on_rename(ino, meta);
-        let open: Vec<_> = self.open.read().values().filter(|file| file.ino == ino).cloned().collect();
-        for file in open {
-            let mut version = file.version.lock();
-            if !version.state.superseded.load(Ordering::SeqCst) {
+    pub(super) fn on_commit(&self, ino: Inode, meta: &ObjectMeta) {
+        {
+            let mut versions = self.names.versions.lock();
+            let open = self.files_of(ino);
+            // What was read of the dirty file is of this version, and may be in the kernel's pages.
+            let state = versions.on_commit(ino, meta, !open.is_empty());
+            for file in open {
+                let mut version = file.version.lock();
                 version.object = Arc::new(self.reader.open_quietly(meta));
+                version.state = Arc::clone(&state);
                 version.modified = meta.modified;
+                version.has_returned = true;
             }
         }
         self.write_down_all(ino);
+    }
+
+    /// What was being written to `ino` is given up: the kernel is to drop what it has of it.
+    pub(super) async fn on_given_up(&self, ino: Inode) {
+        self.names.versions.lock().on_unproven(ino);
+        self.telling.tell(ino, true).await;
+    }
+
+    /// Has the kernel drop its pages of `ino`, and waits until it has. Not for a request that may hold a page, as a write through the pages does.
+    pub(super) async fn drop_pages(&self, ino: Inode) {
+        self.telling.drop_pages(ino).await;
+    }
+
+    /// The object behind `ino`, which was the version `from`, is `meta` now, under another key and perhaps another etag, and still the same content.
+    pub(super) fn on_rename(&self, ino: Inode, from: &ETag, meta: &ObjectMeta) {
+        {
+            let mut versions = self.names.versions.lock();
+            versions.on_rename(ino, from, meta);
+            for file in self.files_of(ino) {
+                let mut version = file.version.lock();
+                if !version.state.is_superseded() {
+                    version.object = Arc::new(self.reader.open_quietly(meta));
+                    version.modified = meta.modified;
+                }
+            }
+        }
+        self.write_down_all(ino);
+    }
+
+    fn files_of(&self, ino: Inode) -> Vec<Arc<OpenFile>> {
+        self.open.read().values().filter(|file| file.ino == ino).cloned().collect()
     }
 
     /// What was `from` is the version `to` of another key now.
@@ -157,8 +227,12 @@ impl Files {
         }
     }
 
+    /// Under the lock of what is open: no later call would remove the row of a handle that was closed meanwhile.
     fn write_down(&self, handle: HandleId, file: &OpenFile) {
-        if let Some(row) = file.row() {
+        let open = self.open.read();
+        if open.contains_key(&handle)
+            && let Some(row) = file.row()
+        {
             self.names.record.put_file(handle, &row);
         }
     }
@@ -172,13 +246,19 @@ impl Files {
         }
     }
 
-    /// Opens again what the daemon before had open. Nobody knows what of it was read: all of it counts as read.
+    /// Opens again what the daemon before had open. What of it was read is not known: all of it counts as read.
     pub fn restore(&self) {
         for (handle, row) in self.names.record.files() {
-            let (state, _) = self.versions.on_version(row.ino, &row.meta);
-            state.returned.store(true, Ordering::SeqCst);
-            let version =
-                Version { object: Arc::new(self.reader.open_quietly(&row.meta)), state, modified: row.meta.modified, has_returned: true };
+            let mut versions = self.names.versions.lock();
+            // Rows are in the order in which they were written: the last version of an inode is the current one.
+            let state = match versions.see(row.ino, &row.meta, Instant::now()) {
+                Seen::Current(opening) => opening.state,
+                Seen::Retire => versions.on_commit(row.ino, &row.meta, true),
+            };
+            // Before the handle is opened: pages are not proven by it.
+            state.returns(0);
+            let object = Arc::new(self.reader.open_quietly(&row.meta));
+            let version = Version { object, state, modified: row.meta.modified, ticket: 0, has_returned: true };
             let file = OpenFile {
                 ino: row.ino,
                 direct: row.direct,
@@ -231,7 +311,7 @@ impl Files {
         let file = self.open.read().get(&handle).cloned()?;
         let object = Arc::clone(&file.version.lock().object);
         let whole = object.whole()?;
-        file.returns(&object).then_some(whole)
+        file.returns_unproven(&object).then_some(whole)
     }
 
     /// Whether [`whole`](Self::whole) is worth asking, which reads from the disk.
@@ -247,8 +327,11 @@ impl Files {
 
     /// The kernel closed the handle for good.
     pub fn release(&self, handle: HandleId) {
-        let file = self.open.write().remove(&handle);
-        self.names.record.drop_handle(handle);
+        let file = {
+            let mut open = self.open.write();
+            self.names.record.drop_handle(handle);
+            open.remove(&handle)
+        };
         if let Some(file) = file.filter(|file| file.was_read) {
             let step = {
                 let version = file.version.lock();
@@ -283,21 +366,22 @@ impl Files {
         }
     }
 
-    /// The attributes of a file whose version is no longer what the store has, but still being read, or whose name is gone while it is
-    /// open.
-    pub fn attributes_of_old(&self, ino: Inode) -> Option<Attr> {
-        let is_nameless = self.names.is_nameless(ino);
-        if is_nameless && self.names.is_being_written(ino) {
+    /// The attributes of `ino` that an open handle decides, not the name: of a file that has lost its name, or whose version is not what
+    /// the name stands for any more. A dirty file decides by itself.
+    pub fn attributes_of_open(&self, ino: Inode) -> Option<Attr> {
+        if self.names.is_being_written(ino) {
             return None;
         }
-        let meta = if is_nameless { self.versions.open(ino) } else { self.versions.old(ino) }?;
+        let is_nameless = self.names.is_nameless(ino);
+        let meta = if is_nameless {
+            self.names.versions.open(ino)?
+        } else {
+            let meta = self.names.versions.being_read(ino)?;
+            let (named, _) = self.names.file(ino)?;
+            Some(meta).filter(|meta| meta.etag != named.etag)?
+        };
         let attr = self.names.attr(ino, meta.key.as_bytes(), &What::File(FileFacts::from(&meta)))?;
         Some(Attr { nlink: u32::from(!is_nameless), ..attr })
-    }
-
-    /// The kernel forgot an inode, and with it its pages.
-    pub fn forget(&self, ino: Inode) {
-        self.versions.forget(ino);
     }
 
     /// Waits for inodes whose content was seen to change, so that the kernel can be told. Who asks must also say when
@@ -311,35 +395,60 @@ impl Files {
         self.telling.told(changes);
     }
 
-    fn opened(&self, ino: Inode, direct: bool, meta: &ObjectMeta) -> Opened {
-        let handle = self.new_handle();
-        let keep_pages = self.open_as(handle, ino, direct, meta);
-        Opened { handle, keep_pages, direct: false }
+    /// Binds `handle` to the current version of `ino`, which is `meta` unless a newer one is known. None: other bytes are being read from this
+    /// inode.
+    fn open_as(&self, handle: HandleId, ino: Inode, direct: bool, meta: &ObjectMeta, learnt: Instant) -> Option<Opening> {
+        let (opening, file) = {
+            let mut versions = self.names.versions.lock();
+            let Seen::Current(opening) = versions.see(ino, meta, learnt) else { return None };
+            let (meta, state) = (&opening.meta, Arc::clone(&opening.state));
+            // What was read before is in the kernel's pages, and if it is there no more the first read comes now.
+            let was_read = opening.keeps_pages && !direct && state.has_returned();
+            let object = Arc::new(if was_read { self.reader.open_quietly(meta) } else { self.reader.open(meta) });
+            let version = Version { object, state, modified: meta.modified, ticket: opening.ticket, has_returned: false };
+            let file = Arc::new(OpenFile { ino, direct, version: Mutex::new(version), was_read, told: OnceLock::new() });
+            if opening.was_other {
+                self.take_along(&self.files_of(ino), &opening, None);
+            }
+            // Under the lock of versions: the next version that is seen takes this handle along.
+            self.open.write().insert(handle, Arc::clone(&file));
+            (opening, file)
+        };
+        if opening.was_other {
+            self.write_down_all(ino);
+        }
+        let mut next = self.names.next_files(&opening.meta.key);
+        next.retain(|file| !self.is_in_pages(file));
+        self.expected.on_open(&opening.meta.key, next, Instant::now(), |next| self.reader.expect(next));
+        let is_dirty = self.names.dirty.get(ino).filter(|_| !file.direct).inspect(|dirty| dirty.on_paged_reader()).is_some();
+        // Where it began since the caller looked, it sees this handle or this sees it.
+        Some(Opening { keeps_pages: opening.keeps_pages && !is_dirty, ..opening })
     }
 
-    /// Whether the kernel's pages are of this version.
-    fn open_as(&self, handle: HandleId, ino: Inode, direct: bool, meta: &ObjectMeta) -> bool {
-        let (state, before) = self.versions.on_version(ino, meta);
-        let keeps_pages = before == Before::Same && !state.has_older_pages.swap(false, Ordering::SeqCst);
-        // What was read before is in the kernel's pages, and if it is there no more the first read comes now.
-        let was_read = keeps_pages && !direct && state.returned.load(Ordering::SeqCst);
-        let object = Arc::new(if was_read { self.reader.open_quietly(meta) } else { self.reader.open(meta) });
-        let mut next = self.names.next_files(&meta.key);
-        next.retain(|file| !self.is_in_pages(file));
-        self.expected.on_open(&meta.key, next, Instant::now(), |next| self.reader.expect(next));
-        let version = Mutex::new(Version { object, state, modified: meta.modified, has_returned: false });
-        let file = OpenFile { ino, direct, version, was_read, told: OnceLock::new() };
-        self.open.write().insert(handle, Arc::new(file));
-        keeps_pages
+    /// The handles of an inode that go through the kernel's pages share the version that is current there: one that stayed with an older one would
+    /// return the pages that others fill. For a caller that has the versions locked, and has published the one of `opening`.
+    fn take_along(&self, files: &[Arc<OpenFile>], opening: &Opening, but: Option<&OpenFile>) {
+        let others = files.iter().filter(|file| !file.direct && but.is_none_or(|but| !std::ptr::eq(&***file, but)));
+        for file in others {
+            let mut version = file.version.lock();
+            if opening.meta.size < version.object.size() {
+                // As in `move_on`: it asks with the old size. It reads no more.
+                version.has_returned = true;
+            } else {
+                version.object = Arc::new(self.reader.open_quietly(&opening.meta));
+                version.state = Arc::clone(&opening.state);
+                version.modified = opening.meta.modified;
+            }
+        }
     }
 
     /// Whether who opens `file` will probably find it in the kernel's pages.
     fn is_in_pages(&self, file: &ObjectMeta) -> bool {
         let ino = self.names.inodes.lock().number(&file.key);
-        self.versions.was_read(ino, &file.etag) && self.pages_gone.load(Ordering::Relaxed) < PAGES_GONE / 2
+        self.names.versions.was_read(ino, &file.etag) && self.pages_gone.load(Ordering::Relaxed) < PAGES_GONE / 2
     }
 
-    fn believed_size(&self, ino: Inode) -> Option<u64> {
+    fn known_size(&self, ino: Inode) -> Option<u64> {
         let (attr, _) = self.names.try_getattr(ino)?.ok()?;
         Some(attr.size)
     }
@@ -349,66 +458,66 @@ impl Files {
         if !Arc::ptr_eq(&file.version.lock().object, gone) {
             return Ok(());
         }
-        if file.is_bound() && file.version.lock().state.superseded.load(Ordering::SeqCst) {
-            return Err(Error::Stale(error));
-        }
-        let meta = self.names.refresh(file.ino).await;
-        if file.is_bound() {
-            // The kernel goes on with the size that belongs to what was read: the new one could pass for the end of the file.
-            let contradicts = meta.is_ok_and(|meta| &meta.etag == gone.etag());
-            file.version.lock().state.superseded.fetch_or(!contradicts, Ordering::SeqCst);
-            return Err(Error::Stale(error));
-        }
-        let state = Arc::clone(&file.version.lock().state);
-        if file.direct && self.is_read_through_pages(file.ino, &state) {
-            // Whoever opens the inode next would share the pages of those.
-            return Err(Error::Stale(error));
-        }
-        let old_pages = state.returned.load(Ordering::SeqCst);
-        self.telling.tell(file.ino, old_pages).await;
-        let mut version = file.version.lock();
-        if !Arc::ptr_eq(&version.object, gone) {
-            return Ok(());
-        }
-        let meta = meta.map_err(|_| Error::Stale(error.clone()))?;
-        if &meta.etag == gone.etag() {
-            // The store contradicts itself: it has this version and does not.
-            return Err(Error::Stale(error));
-        }
-        tracing::debug!(key = %meta.key, etag = %meta.etag, "the object was replaced before its first byte was read: reading the new version");
-        let state = self.versions.on_version(file.ino, &meta).0;
-        // Looked at again, now that it is superseded: a read that was about to return bytes has either seen that, or
-        // is seen here.
-        if version.is_bound(file.direct) {
-            return Err(Error::Stale(error));
-        }
-        if !file.direct && meta.size < gone.size() {
+        let fresh = self.names.refresh(file.ino).await;
+        let stays = match &fresh {
             // The kernel asked with the old size and would fill what the new version lacks with zeros: it takes a short
-            // answer for the end of the file only when nothing changed the attributes since it asked, and we just did.
-            return Err(Error::Stale(error));
+            // answer for the end of the file only when nothing changed the attributes since it asked, and telling it does.
+            Ok((meta, _)) => !file.direct && meta.size < gone.size(),
+            Err(_) => true,
+        };
+        if !stays && !self.is_bound(file, gone) {
+            // Before a byte of the new version is returned, which may have another size.
+            self.telling.tell(file.ino, false).await;
         }
-        state.has_older_pages.fetch_or(old_pages, Ordering::SeqCst);
-        version.state = state;
-        version.object = Arc::new(self.reader.open(&meta));
-        version.modified = meta.modified;
-        drop(version);
+        let moved = {
+            let mut versions = self.names.versions.lock();
+            let files = self.files_of(file.ino);
+            let mut version = file.version.lock();
+            if !Arc::ptr_eq(&version.object, gone) {
+                return Ok(());
+            }
+            let Ok((meta, learnt)) = fresh else {
+                versions.on_gone(file.ino, &version.state);
+                return Err(Error::Stale(error));
+            };
+            let is_same = &meta.etag == gone.etag();
+            if stays || version.is_bound(file.direct) || is_same && !version.state.is_superseded() {
+                // The kernel goes on with the size that belongs to what was read: the new one could pass for the end of the file.
+                if !is_same {
+                    versions.on_gone(file.ino, &version.state);
+                }
+                return Err(Error::Stale(error));
+            }
+            match versions.see_for(file.ino, &meta, learnt, Some(&version.state)) {
+                Seen::Retire => return Err(Error::Stale(error)),
+                Seen::Current(opening) => {
+                    if opening.was_other {
+                        self.take_along(&files, &opening, Some(file));
+                    }
+                    let meta = &opening.meta;
+                    version.object = Arc::new(self.reader.open(meta));
+                    version.modified = meta.modified;
+                    // Not the number of this moment: it is the open that dropped pages.
+                    version.state = opening.state;
+                }
+            }
+            version.object.etag().clone()
+        };
+        tracing::debug!(key = %gone.key(), etag = %moved, "the object was replaced before its first byte was read: reading the new version");
         self.write_down_all(file.ino);
         Ok(())
     }
 
-    /// Whether the kernel has pages, or a file, of this version for handles that are open.
-    fn is_read_through_pages(&self, ino: Inode, state: &Arc<VersionState>) -> bool {
-        let open: Vec<_> = self.open.read().values().filter(|file| file.ino == ino && !file.direct).cloned().collect();
-        open.iter().any(|file| {
-            let version = file.version.lock();
-            version.has_returned && Arc::ptr_eq(&version.state, state)
-        })
+    /// Whether the handle, or another one through the kernel's pages, has returned bytes of `object`.
+    fn is_bound(&self, file: &OpenFile, object: &Arc<ObjectHandle>) -> bool {
+        let version = file.version.lock();
+        !Arc::ptr_eq(&version.object, object) || version.is_bound(file.direct)
     }
 }
 
 /// What the store would have said had it been asked.
 fn replaced(object: &ObjectHandle) -> store::Error {
-    store::Error::new(ErrorKind::Replaced, store::Op::Get, object.key(), "the object was replaced while it was open")
+    store::Error::new(ErrorKind::Replaced, store::Op::Get, object.key(), REPLACED)
 }
 
 fn is_other_version(error: &store::Error) -> bool {

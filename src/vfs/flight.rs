@@ -1,8 +1,9 @@
 //! Single flight: many callers that want the same thing share one future. It remembers nothing after the answer.
 //! Invariant: the future lives as long as any of its callers, so one that is dropped takes nothing from the others
-//! and the last one that is dropped cancels the request.
+//! and the last one that is dropped cancels the request. If it panics each of them does: none waits any longer.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -12,8 +13,11 @@ use parking_lot::Mutex;
 
 use crate::store::Key;
 
+/// What is shared; none: it panicked. A panic inside of [`Shared`] would wake only the caller that it happened to.
+type Flight<T> = Shared<BoxFuture<'static, Option<T>>>;
+
 /// Each with the number of its start.
-type Board<T> = Mutex<HashMap<Key, (u64, WeakShared<BoxFuture<'static, T>>)>>;
+type Board<T> = Mutex<HashMap<Key, (u64, WeakShared<BoxFuture<'static, Option<T>>>)>>;
 
 /// What is being asked for just now, by key.
 #[derive(Debug)]
@@ -31,7 +35,17 @@ impl<T: Clone> Default for Flights<T> {
 impl<T: Clone + Send + Sync + 'static> Flights<T> {
     /// Joins the flight for `key`, or starts it with the future that `start` makes. To make sure that nobody asks
     /// twice, the future looks into the cache first and fills it before it ends.
-    pub fn join<F>(&self, key: &Key, start: impl FnOnce() -> F) -> Shared<BoxFuture<'static, T>>
+    pub fn join<F, S>(&self, key: &Key, start: S) -> impl Future<Output = T> + Send + 'static + use<T, F, S>
+    where
+        F: Future<Output = T> + Send + 'static,
+        S: FnOnce() -> F,
+    {
+        let flight = self.flight(key, start);
+        // The panic was logged where it happened.
+        async move { flight.await.unwrap_or_else(|| resume_unwind(Box::new("a request that is shared panicked"))) }
+    }
+
+    fn flight<F>(&self, key: &Key, start: impl FnOnce() -> F) -> Flight<T>
     where
         F: Future<Output = T> + Send + 'static,
     {
@@ -44,7 +58,7 @@ impl<T: Clone + Send + Sync + 'static> Flights<T> {
         let future = start();
         let flight = async move {
             let _landing = landing;
-            future.await
+            AssertUnwindSafe(future).catch_unwind().await.ok()
         }
         .boxed()
         .shared();
@@ -104,6 +118,22 @@ mod tests {
         assert_eq!(second.await, 1);
         assert_eq!(flights.join(&key, || counted(&runs)).await, 2, "an answer is not kept");
         assert!(flights.flights.lock().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn panic_in_a_flight_reaches_every_caller() {
+        let (flights, runs) = (Flights::default(), Arc::new(AtomicU64::new(0)));
+        let key = Key::from("a");
+        let fail = || async {
+            sleep(Duration::from_secs(1)).await;
+            resume_unwind(Box::new("a defect"))
+        };
+        let callers = [0; 3].map(|_| tokio::spawn(flights.join(&key, fail)));
+        for caller in callers {
+            let ended = tokio::time::timeout(Duration::from_secs(60), caller).await.expect("no caller waits for ever");
+            assert!(ended.is_err_and(|error| error.is_panic()));
+        }
+        assert_eq!(flights.join(&key, || counted(&runs)).await, 1, "the next caller asks anew");
     }
 
     #[tokio::test(start_paused = true)]

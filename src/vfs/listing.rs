@@ -42,6 +42,8 @@ pub struct Posix {
     pub uid: Option<u32>,
     pub gid: Option<u32>,
     pub modified: Option<SystemTime>,
+    /// None: as `modified`.
+    pub accessed: Option<SystemTime>,
 }
 
 impl FileFacts {

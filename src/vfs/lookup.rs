@@ -15,13 +15,14 @@ use tokio::time::Instant;
 use super::ahead::Ahead;
 use super::attr::{Attr, Entry};
 use super::changes::directory_of;
-use super::drafts::{Draft, Drafts};
+use super::dirty_files::{DirtyFile, DirtyFiles};
 use super::error::{Error, Result};
 use super::fact::{Fact, What};
 use super::free_names::FreeNames;
 use super::hidden::Hidden;
 use super::inodes::{Inode, Inodes, Kind, Node};
 use super::listing::{FileFacts, check_name};
+use super::name_locks::NameLocks;
 use super::next_files::Successions;
 use super::one_by_one::OneByOne;
 use super::options::Options;
@@ -30,9 +31,10 @@ use super::probe::Probe;
 use super::record::Record;
 use super::stat_cache::{StatCache, split};
 use super::ttl::Ttls;
+use super::versions::Versions;
 use super::walk::Walk;
 use crate::lasting::Log;
-use crate::store::{Key, ObjectMeta, ObjectStore};
+use crate::store::{ETag, Key, ObjectMeta, ObjectStore};
 
 /// So much of what is written down of inodes: about 40 million of them. What is not used takes no memory.
 const INODES_ROOM: usize = 4 << 30;
@@ -53,7 +55,11 @@ pub struct Names {
     pub(super) one_by_one: OneByOne,
     pub(super) free_names: FreeNames,
     /// Files that this mount is changing.
-    pub(super) drafts: Drafts,
+    pub(super) dirty: DirtyFiles,
+    /// Which version of each open file is current.
+    pub(super) versions: Versions,
+    /// Keys that are being renamed, and those in use.
+    pub(super) locks: NameLocks,
     /// Attributes that were set through this mount.
     pub(super) own: Own,
     /// Where what is open is written down.
@@ -109,7 +115,9 @@ impl Names {
             one_by_one: OneByOne::default(),
             free_names: FreeNames::default(),
             ahead: Ahead::new(store.clone(), cache.clone(), hidden.clone()),
-            drafts: Drafts::new(record.clone()),
+            dirty: DirtyFiles::new(record.clone()),
+            versions: Versions::default(),
+            locks: NameLocks::default(),
             own: Own::new(record.clone()),
             mounted: record.began(),
             record,
@@ -153,8 +161,8 @@ impl Names {
     pub fn try_lookup(&self, parent: Inode, name: &[u8]) -> Option<Result<Entry>> {
         match self.path(parent, name) {
             Ok(path) => {
-                if let Some(draft) = self.drafts.named(path.as_bytes()) {
-                    return Some(Ok(self.remember_draft(parent, &path, &draft)));
+                if let Some(file) = self.dirty.named(path.as_bytes()) {
+                    return Some(Ok(self.remember_dirty(parent, &path, &file)));
                 }
                 let fact = self.known_name(&path)?;
                 self.ahead.on_name(&path);
@@ -167,7 +175,7 @@ impl Names {
     /// For how long the kernel may believe that `parent` has no entry `name`.
     pub fn absent_for(&self, parent: Inode, name: &[u8]) -> Duration {
         let Ok(path) = self.path(parent, name) else { return Duration::ZERO };
-        if self.drafts.named(path.as_bytes()).is_some() {
+        if self.dirty.named(path.as_bytes()).is_some() {
             return Duration::ZERO;
         }
         match self.known_name(&path) {
@@ -194,8 +202,8 @@ impl Names {
 
     /// [`getattr`](Self::getattr) when that takes no request.
     pub fn try_getattr(&self, ino: Inode) -> Option<Result<(Attr, Duration)>> {
-        if let Some(draft) = self.drafts.get(ino) {
-            return Some(Ok((self.attr_of_draft(&draft), Duration::ZERO)));
+        if let Some(file) = self.dirty.get(ino) {
+            return Some(Ok((self.attr_of_dirty(&file), Duration::ZERO)));
         }
         let node = match self.node(ino) {
             Ok(node) => node,
@@ -211,33 +219,33 @@ impl Names {
         Some(self.attributes(ino, &node, &fact))
     }
 
-    /// The object behind `ino` as it is believed to be, and how long ago that was learnt. None also when it was only
+    /// The object behind `ino` as the cache has it, and when the store was asked for that. None also when it was only
     /// seen in the listing of a store that lists no etags: what cannot be named as a version cannot be opened.
-    pub fn file(&self, ino: Inode) -> Option<(ObjectMeta, Duration)> {
+    pub fn file(&self, ino: Inode) -> Option<(ObjectMeta, Instant)> {
         let node = self.node(ino).ok().filter(|node| node.kind() == Kind::File)?;
         match self.known_object(node.key.as_bytes())? {
-            Fact { what: What::File(facts), learnt, .. } if facts.names_version() => Some((object_meta(node.key, facts), learnt.elapsed())),
+            Fact { what: What::File(facts), learnt, .. } if facts.names_version() => Some((object_meta(node.key, facts), learnt)),
             _ => None,
         }
     }
 
-    /// The object behind `ino`, for open: as it is believed to be, else as a HEAD tells.
+    /// The object behind `ino`, for open: as the cache has it, else as a HEAD tells; and when the store was asked.
     ///
     /// # Errors
     /// [`Error::IsADirectory`], [`Error::NotFound`] when it is gone, otherwise why the store could not say.
-    pub async fn fresh_object(&self, ino: Inode) -> Result<ObjectMeta> {
-        if let Some((meta, _)) = self.file(ino) {
-            return Ok(meta);
+    pub async fn fresh_object(&self, ino: Inode) -> Result<(ObjectMeta, Instant)> {
+        if let Some(known) = self.file(ino) {
+            return Ok(known);
         }
         let key = self.file_key(ino)?;
         file_in(self.probe.object(&key, None).await?, key)
     }
 
-    /// The object behind `ino` as it is now: for a handle that noticed that it was replaced.
+    /// The object behind `ino` as it is now, and when the store was asked: for a handle that noticed that it was replaced.
     ///
     /// # Errors
     /// As [`fresh_object`](Self::fresh_object).
-    pub async fn refresh(&self, ino: Inode) -> Result<ObjectMeta> {
+    pub async fn refresh(&self, ino: Inode) -> Result<(ObjectMeta, Instant)> {
         let key = self.file_key(ino)?;
         file_in(self.probe.refresh(&key).await?, key)
     }
@@ -250,11 +258,14 @@ impl Names {
         self.node(ino).map(|node| node.key)
     }
 
-    /// The kernel forgets `n` of the lookups of `ino`. True when it then does not know it any more.
-    pub fn forget(&self, ino: Inode, n: u64) -> bool {
+    /// The kernel forgets `n` of the lookups of `ino`, and with the last of them its pages.
+    pub fn forget(&self, ino: Inode, n: u64) {
         let mut inodes = self.inodes.lock();
         inodes.forget(ino, n);
-        !inodes.knows(ino)
+        if !inodes.knows(ino) {
+            // Under the lock of the table: an open of the same number that comes next must find its version there.
+            self.versions.forget(ino);
+        }
     }
 
     /// The next lookup of the name of `ino` gives another inode.
@@ -275,7 +286,7 @@ impl Names {
 
     /// Whether the content of `ino` is being changed through this mount.
     pub fn is_being_written(&self, ino: Inode) -> bool {
-        self.drafts.get(ino).is_some()
+        self.dirty.get(ino).is_some()
     }
 
     /// Whether a listing gives attributes without a further request.
@@ -319,10 +330,10 @@ impl Names {
     }
 
     /// What stat shows of a file that is being changed.
-    pub(super) fn attr_of_draft(&self, draft: &Draft) -> Attr {
-        let what = What::File(draft.facts());
-        let attr = self.attr(draft.ino, draft.key().as_bytes(), &what).expect("a file has attributes");
-        Attr { nlink: u32::from(!draft.is_unlinked()), ..attr }
+    pub(super) fn attr_of_dirty(&self, file: &DirtyFile) -> Attr {
+        let what = What::File(file.facts());
+        let attr = self.attr(file.ino, file.key().as_bytes(), &what).expect("a file has attributes");
+        Attr { nlink: u32::from(!file.is_unwanted()), ..attr }
     }
 
     pub(super) fn path(&self, parent: Inode, name: &[u8]) -> Result<Key> {
@@ -361,17 +372,17 @@ impl Names {
     }
 
     /// An entry of a file that is being changed. The kernel is to believe it for no time at all: it changes with every write.
-    pub(super) fn remember_draft(&self, parent: Inode, path: &Key, draft: &Draft) -> Entry {
+    pub(super) fn remember_dirty(&self, parent: Inode, path: &Key, file: &DirtyFile) -> Entry {
         let ino = self.inodes.lock().remember(parent, path);
-        if ino != draft.ino {
-            tracing::debug!(key = %path, ino = ino.0, draft = draft.ino.0, "the draft of a name has another inode");
+        if ino != file.ino {
+            tracing::debug!(key = %path, ino = ino.0, dirty = file.ino.0, "the dirty file of a name has another inode");
         }
-        Entry { attr: Attr { ino, ..self.attr_of_draft(draft) }, ttl: Duration::ZERO }
+        Entry { attr: Attr { ino, ..self.attr_of_dirty(file) }, ttl: Duration::ZERO }
     }
 
     pub(super) fn remember(&self, parent: Inode, path: &Key, fact: &Fact) -> Result<Entry> {
         let ino = match fact.what {
-            What::File(_) => self.inodes.lock().remember(parent, path),
+            What::File(ref facts) => self.remember_file(&mut self.inodes.lock(), parent, path, &facts.etag, fact.learnt),
             What::Directory(_) => {
                 let directory = path.join(b"/");
                 self.inodes.lock().remember(parent, &directory)
@@ -380,6 +391,20 @@ impl Names {
         };
         let attr = self.attr(ino, path.as_bytes(), &fact.what).ok_or(Error::NotFound)?;
         Ok(Entry { attr, ttl: self.cache.remaining(fact.entry_until()) })
+    }
+
+    /// The number of the file `path`, of which the version `etag` was learnt then: another one than before while handles read another version under
+    /// that.
+    pub(super) fn remember_file(&self, inodes: &mut Inodes, parent: Inode, path: &Key, etag: &ETag, learnt: Instant) -> Inode {
+        let ino = inodes.number(path);
+        if !etag.as_str().is_empty()
+            && inodes.knows(ino)
+            && self.versions.is_read_in_another(ino, etag, learnt)
+            && !self.is_being_written(ino)
+        {
+            inodes.retire(ino);
+        }
+        inodes.remember(parent, path)
     }
 
     /// A name that has become the other kind is another inode: this one is gone.
@@ -397,9 +422,9 @@ pub(super) fn path_of(node: &Node) -> &[u8] {
     key.strip_suffix(b"/").unwrap_or(key)
 }
 
-fn file_in(fact: Fact, key: Key) -> Result<ObjectMeta> {
+fn file_in(fact: Fact, key: Key) -> Result<(ObjectMeta, Instant)> {
     match fact.what {
-        What::File(facts) => Ok(object_meta(key, facts)),
+        What::File(facts) => Ok((object_meta(key, facts), fact.learnt)),
         What::Directory(_) | What::Absent => Err(Error::NotFound),
     }
 }

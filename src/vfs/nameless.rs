@@ -1,12 +1,12 @@
 //! Files that are open for writing and whose name this mount has removed, or given to another file: they go on for who has them open, and
 //! are never committed. What somebody else removed is not among them: a write to that is an error, so that nothing is dropped unasked.
 //!
-//! Invariant: a draft that is begun here has no name.
+//! Invariant: a dirty file that is begun here has no name.
 
 use std::sync::Arc;
 
 use super::attr::Attr;
-use super::drafts::Draft;
+use super::dirty_files::{Beginning, DirtyFile};
 use super::edits::Edits;
 use super::fact::What;
 use super::listing::FileFacts;
@@ -14,11 +14,11 @@ use super::{Inode, Result};
 use crate::store::{Headers, ObjectMeta};
 
 impl Edits {
-    /// The draft of `ino`, whose name this mount has removed: nobody will see what is written but those who have it open. What of `version`
+    /// The dirty file of `ino`, whose name this mount has removed: what is written is for its open handles alone. What of `version`
     /// is not in memory is gone with the object.
-    pub(super) async fn begin_nameless(&self, ino: Inode, version: &ObjectMeta) -> Result<Arc<Draft>> {
-        if let Some(draft) = self.names.drafts.get(ino) {
-            return Ok(draft);
+    pub(super) async fn begin_nameless(&self, ino: Inode, version: &ObjectMeta) -> Result<Arc<DirtyFile>> {
+        if let Some(file) = self.names.dirty.get(ino) {
+            return Ok(file);
         }
         let content = self.writer.edit(version.clone(), Headers::default());
         content.discard().await;
@@ -28,7 +28,7 @@ impl Edits {
                 at += slice.len() as u64;
             }
         }
-        Ok(self.names.drafts.insert(Draft::nameless(ino, content, version.clone())))
+        self.insert(ino, version.key.clone(), content, Beginning::Nameless, Some(version.clone())).map(|(file, _)| file)
     }
 
     /// The attributes of a file that was removed, or replaced by a rename, while it is open for writing and before anything was written.

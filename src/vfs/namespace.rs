@@ -2,13 +2,14 @@
 //! when what it needs was seen to be true; the answer is told to the caches before it is told to the kernel.
 
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::attr::Entry;
 use super::changes::directory_of;
-use super::drafts::Draft;
+use super::dirty_files::DirtyFile;
 use super::edits::{Caller, Edits};
 use super::fact::{Fact, Marker, What};
 use super::inodes::Inode;
@@ -36,8 +37,9 @@ impl Edits {
     /// # Errors
     /// EEXIST, else what the store said.
     pub async fn mkdir(&self, parent: Inode, name: &[u8], mode: u16, caller: Caller) -> Result<Entry> {
+        let (_, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
         let (path, fact) = self.fact(parent, name).await?;
-        if fact.what.kind().is_some() || self.names.drafts.named(path.as_bytes()).is_some() {
+        if fact.what.kind().is_some() || self.names.dirty.named(path.as_bytes()).is_some() {
             return Err(Error::Exists);
         }
         self.adopt_attributes(&path, mode, self.names.options.dir_mode, caller);
@@ -84,7 +86,7 @@ impl Edits {
         if let Some(Fact { what: What::File(_), .. }) = self.names.known_name(&path) {
             return Err(Error::NotADirectory);
         }
-        if self.names.drafts.any_below(&marker) || self.has_keys(&marker).await? {
+        if self.names.dirty.any_below(&marker) || self.has_keys(&marker).await? {
             return Err(Error::NotEmpty);
         }
         self.store.delete(&marker).await?;
@@ -121,9 +123,9 @@ impl Edits {
     /// # Errors
     /// ENOENT, EISDIR, else what the store said.
     pub async fn unlink(&self, parent: Inode, name: &[u8]) -> Result<()> {
-        let path = self.names.path(parent, name)?;
-        if let Some(draft) = self.names.drafts.named(path.as_bytes()) {
-            return self.unlink_draft(&draft).await;
+        let (path, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
+        if let Some((file, _turn)) = self.names.dirty.turn_of_name(path.as_bytes()).await {
+            return self.unlink_dirty(&file).await;
         }
         // A file that the kernel knows it has just looked up.
         if self.names.known_name(&path).is_some() || self.names.known_inode(&path).is_none() {
@@ -135,31 +137,38 @@ impl Edits {
         }
         self.store.delete(&path).await?;
         self.names.on_unlinked(&path);
-        self.names.on_removed(&path);
-        self.names.on_entry_changed(&path);
-        self.keep_directory_of(&path).await;
+        // A handle that was open may have begun to change it while the request was under way.
+        if let Some((file, _turn)) = self.names.dirty.turn_of_name(path.as_bytes()).await {
+            return self.unlink_dirty(&file).await;
+        }
+        self.after_unlink(&path).await;
         Ok(())
     }
 
-    /// Removes a file that is being written. It goes on for those who have it open, and is never committed.
-    async fn unlink_draft(&self, draft: &Draft) -> Result<()> {
-        let _turn = draft.turn.lock().await;
-        let path = draft.key();
-        if let Some(committed) = draft.committed() {
+    /// Removes a file that is being written. It goes on for its open handles, and is never committed. For a caller that has its turn.
+    async fn unlink_dirty(&self, file: &Arc<DirtyFile>) -> Result<()> {
+        let path = file.key();
+        let committed = file.committed();
+        if let Some(committed) = &committed {
             self.store.delete(&committed.key).await?;
         }
-        let known = draft.committed().is_some();
-        self.names.drafts.unlink(draft);
-        draft.content.discard().await;
-        if let Some(stored) = draft.content.stored().filter(|_| !known) {
+        self.names.dirty.unlink(file);
+        file.content.discard().await;
+        if committed.is_none()
+            && let Some(stored) = file.content.stored()
+        {
             // It was committed while the end of its writes was waited for.
             self.store.delete(&stored.key).await?;
         }
         self.names.on_unlinked(&path);
-        self.names.on_removed(&path);
-        self.names.on_entry_changed(&path);
-        self.keep_directory_of(&path).await;
+        self.after_unlink(&path).await;
         Ok(())
+    }
+
+    async fn after_unlink(&self, path: &Key) {
+        self.names.on_removed(path);
+        self.names.on_entry_changed(path);
+        self.keep_directory_of(path).await;
     }
 
     /// A directory that only existed because of the keys in it would go with the last of them, and `rmdir` would not find it.
@@ -213,8 +222,9 @@ impl Edits {
     /// # Errors
     /// EEXIST, ENAMETOOLONG when the store cannot keep so long a target.
     pub async fn symlink(&self, parent: Inode, name: &[u8], target: &std::path::Path) -> Result<Entry> {
+        let (_, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
         let (path, fact) = self.fact(parent, name).await?;
-        if fact.what.kind().is_some() || self.names.drafts.named(path.as_bytes()).is_some() {
+        if fact.what.kind().is_some() || self.names.dirty.named(path.as_bytes()).is_some() {
             return Err(Error::Exists);
         }
         let target = target.as_os_str().as_bytes();

@@ -1,7 +1,6 @@
-//! One open file: the version that it reads, and whether it may still move on to another one. Which version counts is decided where all
-//! files are known. Invariant: bytes are given out only while the version that they are of counts, and bind the handle to it.
+//! One open file: the version that it reads, and whether it may still move on to another one. Which version is current is decided where all
+//! files are known. Invariant: bytes are given out only while the version that they are of is current, and bind the handle to it.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
@@ -32,6 +31,8 @@ pub(super) struct Version {
     pub object: Arc<ObjectHandle>,
     pub state: Arc<VersionState>,
     pub modified: SystemTime,
+    /// The number of the open that bound the handle to this version; see [`VersionState::returns`].
+    pub ticket: u64,
     /// Bytes of it were returned through this handle.
     pub has_returned: bool,
 }
@@ -49,7 +50,7 @@ pub struct Read {
 impl Version {
     /// Whoever reads through the handle may have bytes of this version.
     pub(super) fn is_bound(&self, direct: bool) -> bool {
-        self.has_returned || !direct && self.state.returned.load(Ordering::SeqCst)
+        self.has_returned || !direct && self.state.has_returned()
     }
 }
 
@@ -88,21 +89,19 @@ impl OpenFile {
         Some(FileRow { ino: self.ino, direct: self.direct, told, meta })
     }
 
-    pub(super) fn is_bound(&self) -> bool {
-        self.version.lock().is_bound(self.direct)
+    /// As [`returns`](Self::returns), for bytes that the kernel has not asked for through this handle: it proves nothing of its pages.
+    pub(super) fn returns_unproven(&self, object: &Arc<ObjectHandle>) -> bool {
+        self.version.lock().ticket = 0;
+        self.returns(object)
     }
 
-    /// Binds the handle to the version of `object`; false when it is bound to another one by now.
+    /// Binds the handle to the version of `object`; false when it is bound to another one by now, or that version is not current any more.
     pub(super) fn returns(&self, object: &Arc<ObjectHandle>) -> bool {
         let mut version = self.version.lock();
-        let is_current = |version: &Version| !version.state.superseded.load(Ordering::SeqCst);
-        if !Arc::ptr_eq(&version.object, object) || !is_current(&version) {
+        if !Arc::ptr_eq(&version.object, object) || !version.state.returns(version.ticket) {
             return false;
         }
-        version.state.returned.store(true, Ordering::SeqCst);
-        // Again, now that everybody can see that bytes are returned; see `move_on`.
-        let same = is_current(&version);
-        version.has_returned |= same;
-        same
+        version.has_returned = true;
+        true
     }
 }

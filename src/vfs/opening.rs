@@ -1,7 +1,7 @@
-//! How files are opened for writing: made, emptied, or as they are; and where their drafts begin. What is then done with a handle is the
+//! How files are opened for writing: made, emptied, or as they are; and where their dirty files begin. What is then done with a handle is the
 //! business of its neighbour.
 //!
-//! Invariant: of a file that streams there is one writer; whoever else wants to write gets EBUSY, or waits for one that is about to go.
+//! Invariant: a handle is counted in the table of dirty files before anything is awaited for it, so that what it is opened on does not end meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,17 +9,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::attr::Entry;
-use super::drafts::{Beginning, Draft};
+use super::dirty_files::{Beginning, DirtyFile, Fate, Occupied};
 use super::edits::{Beginner, Caller, Edits};
 use super::fact::What;
 use super::files::Opened;
 use super::own::NewAttributes;
+use super::versions::Seen;
 use super::{Error, Inode, Result};
-use crate::store::{ErrorKind, Headers, Key};
-
-/// Longest wait for the kernel to say that a file which was closed is released, and how often to look.
-const RELEASE: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(2);
+use crate::store::{self, ErrorKind, Headers, Key, ObjectMeta, Op};
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,18 +27,20 @@ pub struct Access {
     pub exclusive: bool,
     /// Past the kernel's pages (O_DIRECT).
     pub direct: bool,
+    /// Every write goes to the end of the file (O_APPEND).
+    pub append: bool,
 }
 
 impl Edits {
     /// Creates and opens a file, or opens the one that is there by now. Counts as one lookup of it.
     ///
     /// # Errors
-    /// EEXIST when it is there and must not, EISDIR, ENAMETOOLONG, EBUSY.
+    /// EEXIST when it is there and must not, EISDIR, ENAMETOOLONG.
     pub async fn create(&self, parent: Inode, name: &[u8], mode: u16, access: Access, caller: Caller) -> Result<(Entry, Opened)> {
         self.check_open()?;
-        let path = self.names.path(parent, name)?;
-        // The kernel has just looked the name up: it is asked for again only when something is believed to be there.
-        let there = match self.names.drafts.named(path.as_bytes()) {
+        let (path, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
+        // The kernel has just looked the name up: a request is sent only when the cache has something under it.
+        let there = match self.names.dirty.named(path.as_bytes()) {
             Some(_) => true,
             None => match self.names.known_name(&path).map(|fact| fact.what) {
                 Some(What::Directory(_)) => return Err(Error::IsADirectory),
@@ -50,28 +49,36 @@ impl Edits {
             },
         };
         if there {
-            if access.exclusive {
-                return Err(Error::Exists);
-            }
-            let entry = self.names.lookup(parent, name).await?;
-            let opened = match self.open(entry.attr.ino, access, caller).await {
-                Err(error) => {
-                    self.names.forget(entry.attr.ino, 1);
-                    return Err(error);
-                }
-                Ok(opened) => opened,
-            };
-            return Ok((entry, opened));
+            return if access.exclusive { Err(Error::Exists) } else { self.create_existing(parent, name, access, caller).await };
         }
         let ino = self.names.inodes.lock().remember(parent, &path);
+        // Also when it is opened for reading only: with its last handle it is committed.
+        let access = Access { write: true, ..access };
+        self.names.dirty.open_handle(ino, true);
         self.adopt_attributes(&path, mode, self.names.options.file_mode, caller);
         let content = self.writer.create(path.clone(), self.headers_for(&path));
         let beginning = Beginning::New { exclusive: access.exclusive };
-        let draft = self.names.drafts.insert(Draft::new(ino, path.clone(), content, beginning, None));
+        let file = self.names.dirty.begin(ino, path.clone(), content, beginning, None);
+        if self.names.dirty.insert(&file).is_err() {
+            // Another thread of this mount has made it since.
+            self.give_back(ino, true).await;
+            self.names.forget(ino, 1);
+            return if access.exclusive { Err(Error::Exists) } else { self.create_existing(parent, name, access, caller).await };
+        }
         self.names.on_entry_changed(&path);
-        // Also when it is opened for reading only: with its last handle it is committed.
-        let opened = self.register(ino, Beginner::Draft(draft.clone()), Access { write: true, ..access }, caller);
-        Ok((self.entry_of(&draft), opened))
+        let opened = self.register(self.files.new_handle(), ino, Beginner::Dirty(file.clone()), access, caller);
+        Ok((self.entry_of(&file), opened))
+    }
+
+    async fn create_existing(&self, parent: Inode, name: &[u8], access: Access, caller: Caller) -> Result<(Entry, Opened)> {
+        let entry = self.names.lookup(parent, name).await?;
+        match self.open(entry.attr.ino, access, caller).await {
+            Ok(opened) => Ok((entry, opened)),
+            Err(error) => {
+                self.names.forget(entry.attr.ino, 1);
+                Err(error)
+            }
+        }
     }
 
     /// mknod(2) of a plain file: created and closed.
@@ -79,7 +86,7 @@ impl Edits {
     /// # Errors
     /// As [`create`](Self::create), and why it could not be written.
     pub async fn make_file(&self, parent: Inode, name: &[u8], mode: u16, caller: Caller) -> Result<Entry> {
-        let access = Access { read: false, write: true, truncate: false, exclusive: true, direct: false };
+        let access = Access { read: false, write: true, truncate: false, exclusive: true, direct: false, append: false };
         let (entry, opened) = self.create(parent, name, mode, access, caller).await?;
         let stored = self.fsync(opened.handle).await;
         self.release(opened.handle).await;
@@ -95,109 +102,125 @@ impl Edits {
     /// Opens a file for writing, or for reading while it is being written.
     ///
     /// # Errors
-    /// EBUSY when another handle streams to it; else as [`Files::open`](super::Files::open).
+    /// EIO when what was written before is lost and not all of it is replaced; else as [`Files::open`](super::Files::open).
     pub async fn open(&self, ino: Inode, access: Access, caller: Caller) -> Result<Opened> {
         if access.write {
             self.check_open()?;
         }
-        let patience = Instant::now() + RELEASE;
-        let draft = loop {
-            let Some(draft) = self.names.drafts.get(ino) else { break None };
-            let has_writers = self.has_writers(ino);
-            if !access.write || has_writers && (draft.content.is_staged() || !draft.content.is_dirty()) {
-                break Some(draft);
-            }
-            if has_writers {
-                if !draft.may_be_over() || Instant::now() > patience {
-                    return Err(Error::Busy);
-                }
-                tokio::time::sleep(LOOK).await;
-                continue;
-            }
-            // Its last writer is gone: what comes next fills it if it is blank, or sees what became of it.
-            let turn = draft.turn.lock().await;
-            let is_there = self.names.drafts.get(ino).is_some_and(|known| Arc::ptr_eq(&known, &draft));
-            if is_there && draft.content.is_blank() {
-                return self.open_draft(draft.clone(), access, caller).await;
-            }
-            drop(turn);
-            tokio::time::sleep(LOOK).await;
-        };
-        match draft {
-            Some(draft) if access.truncate => self.open_draft(draft, access, caller).await,
-            Some(draft) if access.write || !draft.is_hidden_from_readers() => {
-                Ok(self.register(ino, Beginner::Draft(draft), access, caller))
-            }
-            Some(_) => {
-                // Past the kernel's pages, whose size is that of what is being written.
-                let opened = self.files.open(ino, true).await?;
-                Ok(Opened { direct: true, keep_pages: false, ..opened })
-            }
-            None if access.truncate => self.replace(ino, access, caller).await,
+        self.names.dirty.open_handle(ino, access.write);
+        let opened = self.open_counted(ino, access, caller).await;
+        if !matches!(opened, Ok(Some(_))) {
+            self.give_back(ino, access.write).await;
+        }
+        match opened? {
+            Some(opened) => Ok(opened),
+            None => self.files.open(ino, access.direct).await,
+        }
+    }
+
+    /// None: it is opened for reading, and nothing is being written any more.
+    async fn open_counted(&self, ino: Inode, access: Access, caller: Caller) -> Result<Option<Opened>> {
+        let dirty = if access.truncate { Some(self.begin_empty(ino).await?) } else { self.names.dirty.get(ino) };
+        let (handle, begins_with) = match dirty {
+            Some(file) => (self.files.new_handle(), Beginner::Dirty(file)),
+            None if !access.write => return Ok(None),
             None => {
-                let meta = self.names.fresh_object(ino).await?;
-                let opened = self.register(ino, Beginner::Version(meta.clone()), access, caller);
-                if access.read {
-                    self.files.read_as(opened.handle, ino, access.direct, &meta);
-                }
-                Ok(opened)
+                let handle = self.files.new_handle();
+                // As `register` decides: what writes past the kernel's pages is no reader of them.
+                let past_pages = access.direct || !access.read || access.append;
+                let opening = self.files.open_handle(handle, ino, past_pages).await?;
+                (handle, Beginner::Version(opening.meta))
             }
+        };
+        Ok(Some(self.register(handle, ino, begins_with, access, caller)))
+    }
+
+    /// A handle that was counted is not opened after all. What others left meanwhile, in reliance on it, is ended.
+    async fn give_back(&self, ino: Inode, writes: bool) {
+        if let Some(file) = self.names.dirty.close_handle(ino, writes) {
+            self.end(&file).await;
         }
     }
 
-    /// Opens what is being written for more of it.
-    async fn open_draft(&self, draft: Arc<Draft>, access: Access, caller: Caller) -> Result<Opened> {
-        if access.truncate {
-            if !draft.content.is_dirty() {
-                draft.on_replace();
-            }
-            draft.content.truncate(0).await?;
-            self.on_write(&draft);
-        }
-        Ok(self.register(draft.ino, Beginner::Draft(draft), access, caller))
-    }
-
-    /// Opens a file of which nothing is kept.
-    async fn replace(&self, ino: Inode, access: Access, caller: Caller) -> Result<Opened> {
-        let key = self.names.file_key(ino)?;
-        if self.files.is_being_read(ino) {
-            // Its readers go on with the old version under this inode; the kernel looks the name up again and gets another one.
-            self.names.retire(ino);
-            return Err(Error::Retired);
-        }
-        let draft = self.begin_empty(ino, &key).await?;
-        Ok(self.register(ino, Beginner::Draft(draft), access, caller))
-    }
-
-    /// The draft of `ino`, begun as a change of the version that is there when there is none.
-    pub(super) async fn begin_edit(&self, ino: Inode) -> Result<Arc<Draft>> {
-        if let Some(draft) = self.names.drafts.get(ino) {
-            return Ok(draft);
+    /// The dirty file of `ino`, begun as a change of the version that is there when there is none. A handle of `ino` that may write is counted.
+    pub(super) async fn begin_edit(&self, ino: Inode) -> Result<Arc<DirtyFile>> {
+        let (key, _shared) = self.share_name(|| self.names.file_key(ino)).await?;
+        if let Some(file) = self.names.dirty.get(ino) {
+            return Ok(file);
         }
         if self.names.inodes.lock().is_retired(ino) {
             return Err(Error::Unlinked);
         }
-        let gone = |error| if matches!(error, Error::NotFound) { Error::Unlinked } else { error };
-        let meta = self.names.fresh_object(ino).await.map_err(gone)?;
-        let details = self.store.details(&meta.key).await.map_err(|error| match error.kind {
+        let asked = Instant::now();
+        let details = self.store.details(&key).await.map_err(|error| match error.kind {
             ErrorKind::NotFound => Error::Unlinked,
             _ => error.into(),
         })?;
-        // What was read so far may be of an older version; what is edited is what is there now.
+        if matches!(self.names.versions.lock().see(ino, &details.meta, asked), Seen::Retire) {
+            // Its readers, this handle among them, go by other bytes than those that would be changed.
+            return Err(Error::Stale(store::Error::new(ErrorKind::Replaced, Op::Head, &key, "the object was replaced while it was open")));
+        }
         let content = self.writer.edit(details.meta.clone(), details.headers);
-        Ok(self.names.drafts.insert(Draft::new(ino, meta.key, content, Beginning::Edit, Some(details.meta))))
+        let (file, _) = self.insert(ino, key, content, Beginning::Edit, Some(details.meta))?;
+        if self.names.is_removed(ino) {
+            // Unlinked since it was asked for; whichever comes second, this or the unlink, sees the other.
+            self.names.dirty.unlink(&file);
+            file.content.discard().await;
+        } else if self.names.is_nameless(ino) && file.fate() == Fate::Saved {
+            // The name has got another inode since.
+            self.names.dirty.remove(&file);
+            return Err(Error::Unlinked);
+        }
+        Ok(file)
     }
 
-    /// A draft of `ino` that begins empty.
-    pub(super) async fn begin_empty(&self, ino: Inode, key: &Key) -> Result<Arc<Draft>> {
-        let meta = self.names.fresh_object(ino).await?;
-        let content = self.writer.create(key.clone(), self.headers_for(key));
-        self.names.own.on_write(key);
-        Ok(self.names.drafts.insert(Draft::new(ino, key.clone(), content, Beginning::Replace, Some(meta))))
+    /// The dirty file of `ino`, with nothing in it. A handle of `ino` that may write is counted.
+    pub(super) async fn begin_empty(&self, ino: Inode) -> Result<Arc<DirtyFile>> {
+        let (key, _shared) = self.share_name(|| self.names.file_key(ino)).await?;
+        let file = match self.names.dirty.get(ino) {
+            Some(file) => file,
+            None => {
+                if self.names.inodes.lock().is_retired(ino) {
+                    return Err(Error::Retired);
+                }
+                let (meta, _) = self.names.fresh_object(ino).await?;
+                let content = self.writer.create(key.clone(), self.headers_for(&key));
+                self.names.own.on_write(&key);
+                match self.insert(ino, key, content, Beginning::Replace, Some(meta))? {
+                    (file, Is::New) => return Ok(file),
+                    (file, Is::Known) => file,
+                }
+            }
+        };
+        self.truncate_file(&file, 0).await?;
+        Ok(file)
     }
 
-    pub(super) fn entry_of(&self, draft: &Draft) -> Entry {
-        Entry { attr: self.names.attr_of_draft(draft), ttl: Duration::ZERO }
+    /// Puts a new dirty file in, or gives the one that another request has put in since.
+    pub(super) fn insert(
+        &self,
+        ino: Inode,
+        key: Key,
+        content: Arc<crate::writer::Content>,
+        beginning: Beginning,
+        committed: Option<ObjectMeta>,
+    ) -> Result<(Arc<DirtyFile>, Is)> {
+        let file = self.names.dirty.begin(ino, key, content, beginning, committed);
+        match self.names.dirty.insert(&file) {
+            Ok(()) => {
+                // After it is in: a reader that comes now finds it there.
+                if self.files.has_paged_readers(ino) {
+                    file.on_paged_reader();
+                }
+                Ok((file, Is::New))
+            }
+            Err(Occupied::Inode(known)) => Ok((known, Is::Known)),
+            Err(occupied) => Err(occupied.into()),
+        }
+    }
+
+    pub(super) fn entry_of(&self, file: &DirtyFile) -> Entry {
+        Entry { attr: self.names.attr_of_dirty(file), ttl: Duration::ZERO }
     }
 
     /// Mode and owner that a new file or directory was asked for, where they differ from what it would have by `default`.
@@ -220,4 +243,11 @@ impl Edits {
         let content_type = mime_guess::from_path(name).first_raw().map(str::to_owned);
         Headers { content_type, ..Headers::default() }
     }
+}
+
+/// Whether a dirty file was begun or found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Is {
+    New,
+    Known,
 }

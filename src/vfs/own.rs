@@ -108,11 +108,10 @@ impl Own {
         if !self.any.load(Ordering::Acquire) {
             return Posix::default();
         }
-        self.set.lock().get(path).map_or_else(Posix::default, |set| Posix {
-            mode: set.mode,
-            uid: set.uid,
-            gid: set.gid,
-            modified: set.times.as_ref().filter(|times| times.version.as_ref() == version).and_then(|times| times.modified),
+        self.set.lock().get(path).map_or_else(Posix::default, |set| {
+            let times = set.times.as_ref().filter(|times| times.version.as_ref() == version);
+            let (modified, accessed) = times.map_or((None, None), |times| (times.modified, times.accessed));
+            Posix { mode: set.mode, uid: set.uid, gid: set.gid, modified, accessed }
         })
     }
 
@@ -149,7 +148,7 @@ impl Own {
         }
         if let Some(times) = set.times.as_ref().filter(|times| times.version.as_ref() == version) {
             attr.modified = times.modified.unwrap_or(attr.modified);
-            attr.accessed = times.accessed.unwrap_or(attr.modified);
+            attr.accessed = times.accessed.unwrap_or(attr.accessed);
         }
     }
 
@@ -178,23 +177,9 @@ impl Own {
         }
     }
 
-    /// What was set on the directory `path` is in the metadata of its marker: where another mount may change it. Nobody keeps the time
-    /// of an access.
+    /// What was set on the directory `path` is in the metadata of its marker, where another mount may change it.
     pub fn on_stored(&self, path: &[u8]) {
-        self.untouch(path);
-        if !self.any.load(Ordering::Acquire) {
-            return;
-        }
-        let mut all = self.set.lock();
-        let Some(set) = all.get_mut(path) else { return };
-        let accessed = set.times.take().and_then(|times| times.accessed);
-        *set = Set { times: accessed.map(|_| Times { modified: None, accessed, version: None }), ..Set::default() };
-        if accessed.is_none() {
-            all.remove(path);
-            self.record.drop_set(path);
-        } else {
-            self.record.put_set(&Key::from(path), set);
-        }
+        self.forget(path);
     }
 
     /// `from` is called `to` now; `versions`: its content has got another name as well.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::dirty_files::Fate;
 use super::files::HandleId;
 use super::inodes::Inode;
 use crate::lasting::{Form, Rows, Source, Table};
@@ -17,7 +18,7 @@ use crate::store::{ETag, Key, ObjectMeta};
 
 const FILE: Table = 1;
 const EDIT: Table = 2;
-const DRAFT: Table = 3;
+const DIRTY: Table = 3;
 const DIRECTORY: Table = 4;
 
 /// Handles take a few hundred bytes each: there is room for more than a million.
@@ -69,6 +70,10 @@ pub(super) struct EditRow {
     pub may_read: bool,
     pub may_write: bool,
     pub direct: bool,
+    /// Writes go to the end of the file (O_APPEND).
+    pub appends: bool,
+    /// What was written through it is lost.
+    pub is_lost: bool,
     pub opened_by: u32,
     pub told: Told,
     pub version: Option<ObjectMeta>,
@@ -76,15 +81,17 @@ pub(super) struct EditRow {
 
 /// A file that is being changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct DraftRow {
+pub(super) struct DirtyRow {
     pub key: Key,
     pub committed: Option<ObjectMeta>,
-    pub replaces: bool,
     pub exclusive: bool,
-    pub unlinked: bool,
-    /// There are bytes of it that the bucket lacks.
-    pub dirty: bool,
+    pub fate: Fate,
+    /// Bytes were written since it was made or emptied.
+    pub written: bool,
 }
+
+/// Fates as they are written down.
+const FATES: [Fate; 5] = [Fate::Saved, Fate::Dirty, Fate::Failed, Fate::Unwanted, Fate::Lost];
 
 /// An open directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,21 +147,27 @@ impl Record {
 
     pub fn put_edit(&self, handle: HandleId, row: &EditRow) {
         if let Some(book) = &self.0 {
-            let flags = u64::from(row.may_read) | u64::from(row.may_write) << 1 | u64::from(row.direct) << 2;
+            let flags = [row.may_read, row.may_write, row.direct, row.appends, row.is_lost]
+                .into_iter()
+                .zip(0..)
+                .map(|(is, bit)| u64::from(is) << bit)
+                .sum();
             let form = Form::default().number(row.ino.0).number(flags).number(row.opened_by.into());
             book.rows.put(EDIT, handle.0, version(told(form, row.told), row.version.as_ref()).bytes());
         }
     }
 
     pub fn edits(&self) -> Vec<(HandleId, EditRow)> {
-        let read = |(handle, row): (u64, Box<[u8]>)| {
-            let mut row = Source(&row);
-            let (ino, flags, opened_by) = (Inode(row.number()), row.number(), row.number() as u32);
-            let told = read_told(&mut row);
-            let [may_read, may_write, direct] = [1, 2, 4].map(|bit| flags & bit != 0);
-            (HandleId(handle), EditRow { ino, may_read, may_write, direct, opened_by, told, version: read_version(&mut row) })
-        };
-        self.rows(EDIT).into_iter().map(read).collect()
+        self.rows(EDIT).into_iter().map(|(handle, row)| (HandleId(handle), read_edit(&row))).collect()
+    }
+
+    /// What was written through `handle` is lost.
+    pub fn lose_edit(&self, handle: HandleId) {
+        if let Some(book) = &self.0
+            && let Some(row) = book.rows.get(EDIT, handle.0)
+        {
+            self.put_edit(handle, &EditRow { is_lost: true, ..read_edit(&row) });
+        }
     }
 
     /// The kernel has closed it.
@@ -165,29 +178,29 @@ impl Record {
         }
     }
 
-    pub fn put_draft(&self, ino: Inode, row: &DraftRow) {
+    pub fn put_dirty(&self, ino: Inode, row: &DirtyRow) {
         if let Some(book) = &self.0 {
-            let flags = [row.replaces, row.exclusive, row.unlinked, row.dirty];
-            let flags = flags.into_iter().zip(0..).map(|(is, bit)| u64::from(is) << bit).sum();
-            let form = Form::default().number(flags).text(row.key.as_bytes());
-            book.rows.put(DRAFT, ino.0, version(form, row.committed.as_ref()).bytes());
+            let fate = FATES.iter().position(|fate| *fate == row.fate).expect("all fates are there") as u64;
+            let form = Form::default().number(fate).number(row.exclusive.into()).number(row.written.into()).text(row.key.as_bytes());
+            book.rows.put(DIRTY, ino.0, version(form, row.committed.as_ref()).bytes());
         }
     }
 
-    pub fn drafts(&self) -> Vec<(Inode, DraftRow)> {
+    pub fn dirty(&self) -> Vec<(Inode, DirtyRow)> {
         let read = |(ino, row): (u64, Box<[u8]>)| {
             let mut row = Source(&row);
-            let (flags, key) = (row.number(), Key::from(row.text()));
-            let [replaces, exclusive, unlinked, dirty] = [1, 2, 4, 8].map(|bit| flags & bit != 0);
-            (Inode(ino), DraftRow { key, committed: read_version(&mut row), replaces, exclusive, unlinked, dirty })
+            // A fate of a newer version than this: nothing is claimed of the bytes.
+            let fate = usize::try_from(row.number()).ok().and_then(|fate| FATES.get(fate).copied()).unwrap_or(Fate::Lost);
+            let (exclusive, written, key) = (row.number() != 0, row.number() != 0, Key::from(row.text()));
+            (Inode(ino), DirtyRow { key, committed: read_version(&mut row), exclusive, fate, written })
         };
-        self.rows(DRAFT).into_iter().map(read).collect()
+        self.rows(DIRTY).into_iter().map(read).collect()
     }
 
     /// It is over.
-    pub fn drop_draft(&self, ino: Inode) {
+    pub fn drop_dirty(&self, ino: Inode) {
         if let Some(book) = &self.0 {
-            book.rows.delete(DRAFT, ino.0);
+            book.rows.delete(DIRTY, ino.0);
         }
     }
 
@@ -226,6 +239,14 @@ fn read_file(handle: u64, mut row: Source<'_>) -> Option<(u64, HandleId, FileRow
     Some((order, HandleId(handle), FileRow { ino, direct, told, meta: read_version(&mut row)? }))
 }
 
+fn read_edit(row: &[u8]) -> EditRow {
+    let mut row = Source(row);
+    let (ino, flags, opened_by) = (Inode(row.number()), row.number(), row.number() as u32);
+    let told = read_told(&mut row);
+    let [may_read, may_write, direct, appends, is_lost] = [1, 2, 4, 8, 16].map(|bit| flags & bit != 0);
+    EditRow { ino, may_read, may_write, direct, appends, is_lost, opened_by, told, version: read_version(&mut row) }
+}
+
 fn told(form: Form, told: Told) -> Form {
     form.number(told.unique).number(told.flags.into()).number(told.backing.into())
 }
@@ -262,28 +283,40 @@ mod tests {
         let meta = |key: &str| ObjectMeta { key: Key::from(key), size: 7, etag: ETag::from("\"e\""), modified };
         let told = Told { unique: 12, flags: 3, backing: 4 };
         let file = |key| FileRow { ino: Inode(9), direct: true, told, meta: meta(key) };
-        let edit = |version| EditRow { ino: Inode(8), may_read: true, may_write: false, direct: true, opened_by: 77, told, version };
-        let draft = |committed| DraftRow { key: Key::from("d"), committed, replaces: true, exclusive: false, unlinked: true, dirty: true };
+        let edit = |version| EditRow {
+            ino: Inode(8),
+            may_read: true,
+            may_write: false,
+            direct: true,
+            appends: true,
+            is_lost: false,
+            opened_by: 77,
+            told,
+            version,
+        };
+        let dirty = |committed| DirtyRow { key: Key::from("d"), committed, exclusive: false, fate: Fate::Lost, written: true };
         let directory = |last| DirectoryRow { ino: Inode(3), told, last };
         record.put_file(HandleId(1), &file("old"));
         record.put_file(HandleId(2), &file("b"));
         record.put_file(HandleId(1), &file("new"));
         record.put_edit(HandleId(2), &edit(None));
         record.put_edit(HandleId(4), &edit(Some(meta("x"))));
-        record.put_draft(Inode(8), &draft(None));
-        record.put_draft(Inode(9), &draft(Some(meta("y"))));
+        record.put_dirty(Inode(8), &dirty(None));
+        record.put_dirty(Inode(9), &dirty(Some(meta("y"))));
         record.put_directory(HandleId(1), &directory(None));
         record.put_directory(HandleId(2), &directory(Some((5, b"name\xff".to_vec()))));
         let again = Record::load(record.file().unwrap().unwrap()).unwrap();
         assert_eq!(again.files(), [(HandleId(2), file("b")), (HandleId(1), file("new"))], "by when they were written");
         assert_eq!(again.edits(), [(HandleId(2), edit(None)), (HandleId(4), edit(Some(meta("x"))))]);
-        assert_eq!(again.drafts(), [(Inode(8), draft(None)), (Inode(9), draft(Some(meta("y"))))]);
+        assert_eq!(again.dirty(), [(Inode(8), dirty(None)), (Inode(9), dirty(Some(meta("y"))))]);
         let expected = [(HandleId(1), directory(None)), (HandleId(2), directory(Some((5, b"name\xff".to_vec()))))];
         assert_eq!(again.directories(), expected);
+        again.lose_edit(HandleId(2));
+        assert_eq!(again.edits()[0], (HandleId(2), EditRow { is_lost: true, ..edit(None) }));
         again.drop_handle(HandleId(2));
-        again.drop_draft(Inode(8));
+        again.drop_dirty(Inode(8));
         again.drop_directory(HandleId(1));
         assert_eq!((record.files().len(), again.files().len(), again.edits().len()), (2, 1, 1));
-        assert_eq!((again.drafts().len(), again.directories().len()), (1, 1));
+        assert_eq!((again.dirty().len(), again.directories().len()), (1, 1));
     }
 }

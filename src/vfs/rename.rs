@@ -1,5 +1,7 @@
 //! Renames. A store has none: objects are copied inside the store and the old ones deleted after all copies are there. Invariants:
-//! nothing is deleted before its copy was acknowledged; when a copy fails, the copies made so far are taken back and nothing has moved.
+//! both names, and all below them, are locked and the turns of their dirty files are taken before the first copy; nothing is deleted before its
+//! copy was acknowledged; when a copy fails, the copies made so far are taken back and nothing has moved; when a delete fails, the object is
+//! there under both names, and the caches say so.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use std::time::SystemTime;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 
 use super::changes::directory_of;
-use super::drafts::Draft;
+use super::dirty_files::DirtyFile;
 use super::edits::Edits;
 use super::fact::{Fact, Marker, What};
 use super::inodes::Inode;
@@ -30,11 +32,19 @@ impl Edits {
     /// EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EINVAL for a directory into itself, EMFILE when too much is below it; else what the
     /// store said: then nothing has moved, or what did is in the log.
     pub async fn rename(&self, parent: Inode, name: &[u8], new_parent: Inode, new_name: &[u8], no_replace: bool) -> Result<()> {
-        let to = self.names.path(new_parent, new_name)?;
-        let from = self.names.path(parent, name)?;
-        let target = self.names.drafts.named(to.as_bytes());
-        let there = match &target {
-            Some(draft) => draft.committed(),
+        let (from, to, _locked) = loop {
+            let [from, to] = [self.names.path(parent, name)?, self.names.path(new_parent, new_name)?];
+            // As directories: that covers a file of that name too.
+            let locked = self.names.locks.lock([from.join(b"/"), to.join(b"/")]).await;
+            // A rename of a directory above may have come first.
+            if self.names.path(parent, name)? == from && self.names.path(new_parent, new_name)? == to {
+                break (from, to, locked);
+            }
+        };
+        let target = if from == to { None } else { self.names.dirty.turn_of_name(to.as_bytes()).await };
+        let target = target.as_ref().map(|(file, _turn)| file);
+        let there = match target {
+            Some(file) => file.committed(),
             None => match self.fact(new_parent, new_name).await?.1.what {
                 What::File(facts) => Some(object_meta(to.clone(), facts)),
                 What::Directory(_) if no_replace => return Err(Error::Exists),
@@ -47,9 +57,9 @@ impl Edits {
         if from == to {
             return Ok(());
         }
-        if let Some(draft) = self.names.drafts.named(from.as_bytes()) {
+        if let Some((file, _turn)) = self.names.dirty.turn_of_name(from.as_bytes()).await {
             self.check_target_of_file(&to)?;
-            return self.rename_draft(&draft, &from, new_parent, &to, there).await;
+            return self.rename_dirty(&file, &from, new_parent, &to, there, target).await;
         }
         let (_, fact) = self.fact(parent, name).await?;
         let condition = if no_replace { Condition::Absent } else { Condition::Any };
@@ -57,7 +67,7 @@ impl Edits {
             What::Absent => Err(Error::NotFound),
             What::File(facts) => {
                 self.check_target_of_file(&to)?;
-                self.rename_file(&from, facts, new_parent, &to, &condition).await
+                self.rename_file((&from, facts), new_parent, &to, &condition, target).await
             }
             What::Directory(_) => self.rename_directory(&from, new_parent, &to).await,
         }
@@ -70,27 +80,45 @@ impl Edits {
         }
     }
 
-    async fn rename_file(&self, from: &Key, facts: FileFacts, parent: Inode, to: &Key, condition: &Condition) -> Result<()> {
+    async fn rename_file(
+        &self,
+        (from, facts): (&Key, FileFacts),
+        parent: Inode,
+        to: &Key,
+        condition: &Condition,
+        target: Option<&Arc<DirtyFile>>,
+    ) -> Result<()> {
         let source = self.current(from, facts).await?;
         let extra = match self.names.known_name(from).map(|fact| fact.what) {
             Some(What::File(facts)) => facts.extra,
             _ => None,
         };
-        let written = self.copy(&source, to, condition).await?;
-        self.store.delete(from).await?;
-        self.give_up_draft_at(to).await;
+        let (source, written) = self.copy(&source, to, condition).await?;
         let meta = ObjectMeta { key: to.clone(), size: source.size, etag: written, modified: source.modified };
+        self.replace_target(target).await;
+        if let Err(error) = self.store.delete(from).await {
+            self.on_copied(&meta, extra);
+            return Err(error.into());
+        }
         self.names.on_renamed(from, parent, to, Some((&source.etag, &meta.etag)));
         self.names.on_removed(from);
         self.names.on_file(to, FileFacts { extra, ..FileFacts::from(&meta) });
         if let Some(ino) = self.names.known_inode(to) {
-            self.files.on_rename(ino, &meta);
+            self.files.on_rename(ino, &source.etag, &meta);
         }
         self.files.on_moved(&source, &meta);
         self.names.on_entry_changed(from);
         self.names.on_entry_changed(to);
         self.keep_directory_of(from).await;
         Ok(())
+    }
+
+    /// The copy `meta` has taken the place of what had its name, and its source could not be deleted.
+    fn on_copied(&self, meta: &ObjectMeta, extra: Option<Arc<super::listing::Extra>>) {
+        tracing::error!(key = %meta.key, "a rename made this copy and could not delete its source: it is there under both names");
+        self.names.on_unlinked(&meta.key);
+        self.names.on_file(&meta.key, FileFacts { extra, ..FileFacts::from(meta) });
+        self.names.on_entry_changed(&meta.key);
     }
 
     /// The version of `path` to copy: that which is believed, when it is known which that is.
@@ -104,8 +132,8 @@ impl Edits {
         }
     }
 
-    /// Copies, and when the version that was believed in is not there any more, the one that is.
-    async fn copy(&self, source: &ObjectMeta, to: &Key, condition: &Condition) -> Result<store::ETag> {
+    /// Copies, and when the version that was known is not there any more, the one that is. Returns which that was, and the etag of the copy.
+    async fn copy(&self, source: &ObjectMeta, to: &Key, condition: &Condition) -> Result<(ObjectMeta, store::ETag)> {
         let copied = store::copy_object(&*self.store, source, to, None, condition).await;
         match copied {
             Err(error) if error.kind == ErrorKind::Replaced && *condition == Condition::Absent && self.store.head(to).await.is_ok() => {
@@ -113,32 +141,48 @@ impl Edits {
             }
             Err(error) if error.kind == ErrorKind::Replaced => {
                 let now = self.store.head(&source.key).await?;
-                Ok(store::copy_object(&*self.store, &now, to, None, condition).await?.etag)
+                let etag = store::copy_object(&*self.store, &now, to, None, condition).await?.etag;
+                Ok((now, etag))
             }
-            result => Ok(result?.etag),
+            result => Ok((source.clone(), result?.etag)),
         }
     }
 
-    /// Renames a file that is being written: from now on it is committed under the new name. What the store has of it moves along.
-    /// `there` is what the store has under the new one: it stays until the commit.
-    async fn rename_draft(&self, draft: &Draft, from: &Key, parent: Inode, to: &Key, there: Option<ObjectMeta>) -> Result<()> {
-        let _turn = draft.turn.lock().await;
-        let mut moved = None;
-        if let Some(committed) = draft.committed().filter(|committed| committed.key == *from) {
-            let etag = self.copy(&committed, to, &Condition::Any).await?;
-            self.store.delete(from).await?;
-            moved = Some(ObjectMeta { key: to.clone(), etag, ..committed });
+    /// Renames a file that is being written, for a caller that has its turn and that of `target`: from now on it is committed under the new name.
+    /// What the store has of it moves along. `there` is what the store has under the new one: it stays until the commit.
+    async fn rename_dirty(
+        &self,
+        file: &Arc<DirtyFile>,
+        from: &Key,
+        parent: Inode,
+        to: &Key,
+        there: Option<ObjectMeta>,
+        target: Option<&Arc<DirtyFile>>,
+    ) -> Result<()> {
+        let (mut moved, mut source) = (None, None);
+        if let Some(committed) = file.committed().filter(|committed| committed.key == *from) {
+            // This version or none: what was written is a change of it.
+            let etag = store::copy_object(&*self.store, &committed, to, None, &Condition::Any).await?.etag;
+            let meta = ObjectMeta { key: to.clone(), etag, ..committed.clone() };
+            source = Some(committed);
+            if let Err(error) = self.store.delete(from).await {
+                self.replace_target(target).await;
+                self.on_copied(&meta, None);
+                return Err(error.into());
+            }
+            moved = Some(meta);
         }
-        self.give_up_draft_at(to).await;
-        draft.content.set_key(to.clone()).await;
+        self.replace_target(target).await;
+        file.content.set_key(to.clone()).await;
         if let Some(meta) = &moved {
-            draft.content.set_base(meta.clone()).await;
+            file.content.set_base(meta.clone()).await;
         }
         self.names.on_renamed(from, parent, to, None);
-        self.names.drafts.rename(draft, to.clone(), moved.clone().or(there));
+        self.names.dirty.rename(file, to.clone(), moved.clone().or(there));
         self.names.on_removed(from);
-        if let Some(meta) = &moved {
+        if let (Some(meta), Some(source)) = (&moved, &source) {
             self.names.on_file(to, FileFacts::from(meta));
+            self.files.on_rename(file.ino, &source.etag, meta);
         }
         self.names.on_entry_changed(from);
         self.names.on_entry_changed(to);
@@ -146,11 +190,11 @@ impl Edits {
         Ok(())
     }
 
-    /// What is being written under a name that something else has taken goes on for those who have it open, and no further.
-    async fn give_up_draft_at(&self, path: &Key) {
-        if let Some(draft) = self.names.drafts.named(path.as_bytes()) {
-            self.names.drafts.unlink(&draft);
-            draft.content.discard().await;
+    /// What is being written under a name that another file has taken goes on for its open handles, and no further.
+    async fn replace_target(&self, target: Option<&Arc<DirtyFile>>) {
+        if let Some(file) = target {
+            self.names.dirty.unlink(file);
+            file.content.discard().await;
         }
     }
 
@@ -161,19 +205,20 @@ impl Edits {
         }
         match self.names.known_name(to).map(|fact| fact.what) {
             Some(What::File(_)) => return Err(Error::NotADirectory),
-            Some(What::Directory(_)) if self.names.drafts.any_below(&target) || self.has_keys(&target).await? => {
+            Some(What::Directory(_)) if self.names.dirty.any_below(&target) || self.has_keys(&target).await? => {
                 return Err(Error::NotEmpty);
             }
             _ => {}
         }
-        // Nothing below it is committed or ended in the meantime.
-        let drafts: Vec<_> = self.names.drafts.below(&source);
-        let mut turns = Vec::with_capacity(drafts.len());
-        for draft in &drafts {
-            turns.push(draft.turn.lock().await);
+        // Nothing below it is begun, committed or ended in the meantime: the names are locked.
+        let mut dirty = Vec::new();
+        for file in self.names.dirty.below(&source) {
+            if let Some(turn) = self.names.dirty.turn(&file).await {
+                dirty.push((file, turn));
+            }
         }
         let objects = self.all_below(&source).await?;
-        let etags = self.copy_all(&objects, &source, &target).await?;
+        let (objects, etags): (Vec<_>, Vec<_>) = self.copy_all(&objects, &source, &target).await?.into_iter().unzip();
         let left = self.delete_all(objects.iter().map(|object| object.key.clone()).collect()).await;
         if objects.is_empty() {
             // It was there for the kernel only, or for what is being written.
@@ -181,9 +226,11 @@ impl Edits {
         }
         let moved: Vec<_> = objects.iter().zip(etags).map(|(object, etag)| moved(object, etag, &source, &target)).collect();
         self.names.on_tree_renamed(&source, parent, &target, &objects, &moved);
-        self.move_along(&drafts, &source, &target, &moved).await;
+        self.move_along(dirty.iter().map(|(file, _turn)| file), (&source, &objects), (&target, &moved)).await;
         for key in &left {
             tracing::error!(%key, "the directory was renamed, but this object could not be deleted and is there twice");
+            self.names.on_unknown(key);
+            self.names.on_unknown(from);
         }
         self.names.on_entry_changed(from);
         self.names.on_entry_changed(to);
@@ -195,20 +242,29 @@ impl Edits {
     }
 
     /// What is open below a directory that was renamed goes on under the new names.
-    async fn move_along(&self, drafts: &[Arc<Draft>], source: &Key, target: &Key, moved: &[ObjectMeta]) {
-        for meta in moved {
+    async fn move_along(
+        &self,
+        dirty: impl Iterator<Item = &Arc<DirtyFile>>,
+        (source, objects): (&Key, &[ObjectMeta]),
+        (target, moved): (&Key, &[ObjectMeta]),
+    ) {
+        for (object, meta) in objects.iter().zip(moved) {
             if let Some(ino) = self.names.known_inode(&meta.key) {
-                self.files.on_rename(ino, meta);
+                self.files.on_rename(ino, &object.etag, meta);
             }
         }
-        for draft in drafts {
-            let key = target.join(&draft.key().as_bytes()[source.as_bytes().len()..]);
-            let committed = draft.committed().and_then(|_| moved.iter().find(|meta| meta.key == key).cloned());
-            draft.content.set_key(key.clone()).await;
-            if let Some(meta) = &committed {
-                draft.content.set_base(meta.clone()).await;
+        for file in dirty {
+            let key = target.join(&file.key().as_bytes()[source.as_bytes().len()..]);
+            let before = file.committed();
+            let there = objects.iter().zip(moved).find(|(_, meta)| before.is_some() && meta.key == key);
+            file.content.set_key(key.clone()).await;
+            // What is a change of another version stays that, and its commit says so.
+            if let Some((object, meta)) = there
+                && before.is_some_and(|before| before.etag == object.etag)
+            {
+                file.content.set_base(meta.clone()).await;
             }
-            self.names.drafts.rename(draft, key, committed);
+            self.names.dirty.rename(file, key, there.map(|(_, meta)| meta.clone()));
         }
     }
 
@@ -230,8 +286,8 @@ impl Edits {
         }
     }
 
-    /// Copies side by side; the etags of the copies, in order.
-    async fn copy_all(&self, objects: &[ObjectMeta], source: &Key, target: &Key) -> Result<Vec<store::ETag>> {
+    /// Copies side by side; what was copied and the etags of the copies, in order.
+    async fn copy_all(&self, objects: &[ObjectMeta], source: &Key, target: &Key) -> Result<Vec<(ObjectMeta, store::ETag)>> {
         let moved = |key: &Key| target.join(&key.as_bytes()[source.as_bytes().len()..]);
         let copies = objects.iter().map(|object| self.copy_to(object, moved(&object.key)).boxed()).collect::<Vec<_>>();
         let copied: Result<Vec<_>> = stream::iter(copies).buffered(AT_ONCE).try_collect().await;
@@ -239,7 +295,9 @@ impl Edits {
             Ok(etags) => return Ok(etags),
             Err(error) => error,
         };
-        let left = self.delete_all(objects.iter().map(|object| moved(&object.key)).collect()).await;
+        // The marker of the target may have been there before.
+        let copies = objects.iter().map(|object| moved(&object.key)).filter(|key| key != target);
+        let left = self.delete_all(copies.collect()).await;
         for key in &left {
             tracing::error!(%key, "a rename failed and this copy could not be taken back");
         }
@@ -260,7 +318,7 @@ impl Edits {
         Some(key)
     }
 
-    async fn copy_to(&self, source: &ObjectMeta, to: Key) -> Result<store::ETag> {
+    async fn copy_to(&self, source: &ObjectMeta, to: Key) -> Result<(ObjectMeta, store::ETag)> {
         self.copy(source, &to, &Condition::Any).await
     }
 }

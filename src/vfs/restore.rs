@@ -1,79 +1,106 @@
-//! Goes on with what was open for writing through the daemon before. What that one had staged is there; what it was streaming to the store is
-//! not, and whoever writes it is told so at the next fsync or close. Invariant: nothing is committed here that its writer has not closed.
+//! Goes on with what was open for writing through the daemon before. What that one had staged is there, and so is what it had sent of a stream where
+//! it could leave that; what is gone is lost, and each handle that wrote it says so. Invariants: nothing is committed here that its writer has not
+//! closed; a file without a row is clean, because a row goes only when everything is in the store or each handle has a row that says "lost".
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::drafts::Draft;
+use super::Inode;
+use super::dirty_files::Fate;
 use super::edits::{EditHandle, Edits};
 use super::files::HandleId;
-use super::record::{Answered, DraftRow, EditRow};
+use super::record::{Answered, DirtyRow, EditRow};
+use crate::store::Key;
 use crate::writer::Content;
 
 impl Edits {
-    /// See the module. For before the first request, and after the files that are only read.
-    pub async fn restore(&self) {
+    /// See the module. For before the first request, and after the files that are only read. Uploads of what was closed go on in tasks of their own.
+    pub async fn restore(self: &Arc<Self>) {
         let rows = self.names.record.edits();
-        for (_, row) in rows.iter().filter(|(_, row)| row.may_write) {
-            *self.writers.lock().entry(row.ino).or_default() += 1;
+        for (_, row) in &rows {
+            self.names.dirty.open_handle(row.ino, row.may_write);
         }
-        self.restore_drafts().await;
+        let lost = self.restore_files().await;
         for (handle, row) in rows {
             self.files.number_from(HandleId(handle.0 + 1));
-            self.restore_handle(handle, row).await;
+            self.restore_handle(handle, row, &lost).await;
+        }
+        for ino in lost.into_keys() {
+            self.names.record.drop_dirty(ino);
+        }
+        for file in self.names.dirty.all().into_iter().filter(|file| !self.has_writers(file.ino)) {
+            // Its last handle was closed, and the daemon ended before it had made an end of it.
+            let edits = Arc::clone(self);
+            tokio::spawn(async move { edits.end(&file).await });
         }
     }
 
-    async fn restore_drafts(&self) {
-        let rows = self.names.record.drafts();
+    /// Returns the files whose bytes are gone.
+    async fn restore_files(&self) -> HashMap<Inode, Key> {
+        let rows = self.names.record.dirty();
         let owners: HashSet<u64> = rows.iter().map(|(ino, _)| ino.0).collect();
-        let mut staged: HashMap<u64, Arc<Content>> = self.writer.take_over(&owners).await;
+        let mut kept: HashMap<u64, Arc<Content>> = self.writer.take_over(&owners).await;
+        let mut lost = HashMap::new();
         for (ino, row) in rows {
-            let content = staged.remove(&ino.0);
-            let is_staged = content.is_some();
-            let has_writers = self.has_writers(ino);
-            match self.content_of(&row, content).filter(|_| has_writers || row.dirty) {
-                Some(content) => {
-                    if !is_staged && row.dirty {
-                        tracing::error!(key = %row.key, "the daemon ended while it streamed this file to the store: it has to be written again");
+            let content = kept.remove(&ino.0).or_else(|| self.begun_again(&row));
+            match content {
+                Some(content) if row.fate != Fate::Lost => {
+                    let file = self.names.dirty.of_row(ino, content, row);
+                    if file.is_exclusive() {
+                        file.content.require_absent();
                     }
-                    let draft = self.names.drafts.insert(Draft::from_row(ino, content, row));
-                    if !has_writers {
-                        // Its last handle was closed, and the daemon ended before it had made an end of it.
-                        self.end(&draft).await;
+                    if self.files.has_paged_readers(ino) {
+                        file.on_paged_reader();
+                    }
+                    if self.names.dirty.insert(&file).is_err() {
+                        tracing::error!(key = %file.key(), "two files of one name were being written: one of them is lost");
+                        lost.insert(ino, file.key());
                     }
                 }
-                None => self.names.record.drop_draft(ino),
+                _ if row.fate == Fate::Saved => self.names.record.drop_dirty(ino),
+                _ => {
+                    tracing::error!(key = %row.key, "the daemon ended before this file was in the bucket: it has to be written again");
+                    lost.insert(ino, row.key);
+                }
             }
         }
+        lost
     }
 
-    /// None: there is nothing new in it, so that the first write begins it again.
-    fn content_of(&self, row: &DraftRow, staged: Option<Arc<Content>>) -> Option<Arc<Content>> {
-        let headers = self.headers_for(&row.key);
-        match staged {
-            Some(content) => Some(content),
-            None if row.dirty => Some(self.writer.lost(row.key.clone(), headers)),
-            // Made or emptied, and not written to: as good as new.
-            None if row.committed.is_none() || row.replaces => Some(self.writer.create(row.key.clone(), headers)),
-            None => None,
-        }
+    /// What was made or emptied and not written to is as good as new.
+    fn begun_again(&self, row: &DirtyRow) -> Option<Arc<Content>> {
+        let is_empty = !row.written && row.fate != Fate::Saved && row.fate != Fate::Lost;
+        is_empty.then(|| self.writer.create(row.key.clone(), self.headers_for(&row.key)))
     }
 
-    async fn restore_handle(&self, handle: HandleId, row: EditRow) {
+    async fn restore_handle(&self, handle: HandleId, row: EditRow, lost: &HashMap<Inode, Key>) {
         let (ino, direct) = (row.ino, row.direct);
         let reads_version = row.may_read && self.files.get(handle).is_err();
         let version = row.version.clone();
-        let draft = self.names.drafts.get(ino).filter(|draft| row.may_write || !draft.is_hidden_from_readers());
-        let is_written = draft.is_some();
-        self.open.write().insert(handle, Arc::new(EditHandle::from_row(row, draft)));
-        if !reads_version || is_written {
+        let lost = lost.get(&ino).cloned().or_else(|| row.is_lost.then(|| self.names.key(ino).unwrap_or_else(|_| Key::root())));
+        let file = match lost.filter(|_| row.may_write) {
+            Some(key) => {
+                self.names.record.lose_edit(handle);
+                let content = self.writer.lost(key.clone(), self.headers_for(&key));
+                Some(self.names.dirty.lost(ino, key, content))
+            }
+            None => self.names.dirty.get(ino),
+        };
+        if row.may_read
+            && row.may_write
+            && !row.appends
+            && let Some(file) = &file
+        {
+            file.on_paged_reader();
+        }
+        self.open.write().insert(handle, Arc::new(EditHandle::from_row(row, file)));
+        if !reads_version || self.names.is_being_written(ino) {
             return;
         }
         // It read what was being written, and is in the store by now.
         let version = match version {
             Some(version) => Some(version),
-            None => self.names.fresh_object(ino).await.ok(),
+            None => self.names.fresh_object(ino).await.ok().map(|(meta, _)| meta),
         };
         if let Some(version) = version {
             self.files.read_as(handle, ino, direct, &version);

@@ -39,14 +39,14 @@ impl Edits {
             let own = self.without_privileges(ino, set.own).await?;
             self.set_own(ino, own).await?;
         }
-        match self.files.attributes_of_old(ino).or_else(|| self.attributes_of_removed(ino)) {
-            Some(old) => Ok((old, Duration::ZERO)),
+        match self.files.attributes_of_open(ino).or_else(|| self.attributes_of_removed(ino)) {
+            Some(attr) => Ok((attr, Duration::ZERO)),
             None => self.names.getattr(ino).await,
         }
     }
 
     fn lost_its_name(&self, ino: Inode) -> bool {
-        self.names.is_removed(ino) || self.names.drafts.get(ino).is_some_and(|draft| draft.is_unlinked())
+        self.names.is_removed(ino) || self.names.dirty.get(ino).is_some_and(|file| file.is_unwanted())
     }
 
     async fn set_size(&self, ino: Inode, handle: Option<HandleId>, size: u64) -> Result<()> {
@@ -54,22 +54,20 @@ impl Edits {
             return self.truncate(handle, size).await;
         }
         self.check_change(ino)?;
-        let key = self.names.file_key(ino)?;
         // truncate(2) by name: opened, cut and closed.
-        let draft = match self.names.drafts.get(ino) {
-            Some(draft) => draft,
-            None if size == 0 => self.begin_empty(ino, &key).await?,
-            None => self.begin_edit(ino).await?,
-        };
-        let cut = draft.content.truncate(size).await;
-        self.on_write(&draft);
-        cut?;
-        if !self.has_writers(ino) {
-            let committed = self.commit(&draft).await;
-            self.end(&draft).await;
-            committed?;
+        self.names.dirty.open_handle(ino, true);
+        let cut = self.set_size_of_opened(ino, size).await;
+        if let Some(file) = self.names.dirty.close_handle(ino, true) {
+            self.end(&file).await;
         }
-        Ok(())
+        cut
+    }
+
+    async fn set_size_of_opened(&self, ino: Inode, size: u64) -> Result<()> {
+        let file = if size == 0 { self.begin_empty(ino).await? } else { self.begin_edit(ino).await? };
+        self.truncate_file(&file, size).await?;
+        // With other writers their close commits it.
+        if self.names.dirty.writers(ino) > 1 { Ok(()) } else { self.commit(&file).await }
     }
 
     /// A new owner or group takes setuid and setgid away from what can be run: FUSE_HANDLE_KILLPRIV_V2 leaves that to us. The set-group-id
@@ -85,11 +83,11 @@ impl Edits {
     }
 
     async fn set_own(&self, ino: Inode, new: NewAttributes) -> Result<()> {
-        if let Some(draft) = self.names.drafts.get(ino) {
+        if let Some(file) = self.names.dirty.get(ino) {
             // After a commit that is under way: what is set belongs to the version that it makes.
-            let _turn = draft.turn.lock().await;
-            if draft.content.is_dirty() || draft.is_new() {
-                self.names.own.set(&draft.key(), new, None);
+            let turn = self.names.dirty.turn(&file).await;
+            if turn.is_some() && (file.content.is_dirty() || file.is_new()) {
+                self.names.own.set(&file.key(), new, None);
                 return Ok(());
             }
         }
@@ -101,7 +99,7 @@ impl Edits {
             let stores = self.names.options.posix_attributes && ino != Inode::ROOT;
             return if stores { self.store_own_of_directory(&path).await } else { Ok(()) };
         }
-        let meta = self.names.fresh_object(ino).await?;
+        let (meta, _) = self.names.fresh_object(ino).await?;
         self.names.own.set(&path, new, Some(meta.etag.clone()));
         if self.names.options.posix_attributes {
             self.store_own(&path).await?;
@@ -145,7 +143,7 @@ impl Edits {
         self.names.own.rename(path.as_bytes(), path, Some((&details.meta.etag, &meta.etag)));
         self.names.on_file(path, posix::with(FileFacts::from(&meta), &own, &self.names.options));
         if let Some(ino) = self.names.known_inode(path) {
-            self.files.on_rename(ino, &meta);
+            self.files.on_rename(ino, &details.meta.etag, &meta);
         }
         Ok(())
     }

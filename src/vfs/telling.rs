@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use super::Inode;
 
@@ -20,6 +20,8 @@ pub struct Changes {
     /// answered, and an answer to getattr that crosses it is thrown away by the kernel (`attr_version`), which then goes on with the size
     /// it had and ends the file there.
     pub old_pages: Vec<Inode>,
+    /// Inodes whose pages a request waits to have dropped, and where to say so; dropped unsent, the request goes on all the same.
+    pub awaited_pages: Vec<(Inode, oneshot::Sender<()>)>,
     /// How many changes there were until now.
     count: u64,
 }
@@ -50,14 +52,24 @@ impl Telling {
         }
     }
 
+    /// Has the kernel drop its pages of `ino`, and waits until it has.
+    pub async fn drop_pages(&self, ino: Inode) {
+        let (dropped, waiting) = oneshot::channel();
+        self.changed.lock().awaited_pages.push((ino, dropped));
+        self.change.notify_one();
+        if tokio::time::timeout(TELL, waiting).await.is_err() {
+            tracing::warn!(ino = ino.0, "the kernel has not dropped its pages of a file that was written past them");
+        }
+    }
+
     /// Waits for changes.
     pub async fn next(&self) -> Changes {
         loop {
             {
                 let mut changed = self.changed.lock();
-                if !changed.inodes.is_empty() {
-                    let (inodes, old_pages) = (std::mem::take(&mut changed.inodes), std::mem::take(&mut changed.old_pages));
-                    return Changes { inodes, old_pages, count: changed.count };
+                if !changed.inodes.is_empty() || !changed.awaited_pages.is_empty() {
+                    let count = changed.count;
+                    return Changes { count, ..std::mem::replace(&mut *changed, Changes { count, ..Changes::default() }) };
                 }
             }
             self.change.notified().await;

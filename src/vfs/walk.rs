@@ -6,10 +6,11 @@
 mod state;
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -123,7 +124,7 @@ impl Walk {
     pub fn is_open_to_others(&self) -> bool {
         let state = self.state.lock();
         let fresh = state.began.is_none_or(|began| self.cache.believed_until(began) > Instant::now());
-        fresh && state.dropped == 0 && self.cache.is_enabled() && !matches!(state.next, Next::Failed(..))
+        fresh && state.dropped == 0 && self.cache.is_enabled() && !matches!(state.next, Next::Failed(..) | Next::Broken(_))
     }
 
     /// Entries in memory.
@@ -140,7 +141,7 @@ impl Walk {
     fn ask(self: &Arc<Self>, id: Id, token: Option<String>) -> AbortHandle {
         let (walk, store) = (Arc::downgrade(self), self.store.clone());
         let request = ListRequest { prefix: self.directory.clone(), delimited: true, after: None, token, max_keys: PAGE_KEYS };
-        let task = tokio::spawn(async move {
+        let bring = async move |walk: Weak<Self>| {
             let tell = |token: &str| {
                 if let Some(walk) = Weak::upgrade(&walk)
                     && request.token.as_deref() != Some(token)
@@ -150,12 +151,21 @@ impl Walk {
             };
             let asked = Instant::now();
             let answer = store.list_telling(&request, &tell).await.and_then(|page| check_progress(page, &request));
-            let answer = match answer {
+            match answer {
                 Ok(page) => Ok(Came { links: links(&*store, &page).await, page, asked }),
                 Err(error) => Err(error),
-            };
-            if let Some(walk) = Weak::upgrade(&walk) {
-                walk.on_answer(id, answer);
+            }
+        };
+        let directory = self.directory.clone();
+        let task = tokio::spawn(async move {
+            // Readers wait for every answer, also when a panic is all there is.
+            let panicked = || store::Error::panicked(Op::List, &directory);
+            let answer = AssertUnwindSafe(bring(Weak::clone(&walk))).catch_unwind().await.unwrap_or_else(|_| Err(panicked()));
+            if let Some(walk) = Weak::upgrade(&walk)
+                && catch_unwind(AssertUnwindSafe(|| walk.on_answer(id, answer))).is_err()
+            {
+                walk.state.lock().next = Next::Broken(panicked().into());
+                walk.progress.notify_waiters();
             }
         });
         task.abort_handle()

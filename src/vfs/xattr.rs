@@ -32,7 +32,7 @@ impl Names {
     /// Names and values of the extended attributes of `ino`. A file that is not in the bucket yet has none.
     async fn extended_attributes(&self, ino: Inode) -> Result<Vec<(String, Vec<u8>)>> {
         let node = self.node(ino)?;
-        if node.kind() == Kind::Directory || self.drafts.get(ino).is_some_and(|draft| draft.is_new()) {
+        if node.kind() == Kind::Directory || self.dirty.get(ino).is_some_and(|file| file.is_new()) {
             return Ok(Vec::new());
         }
         let Details { meta, headers, storage_class, version_id, .. } = self.store.details(&node.key).await?;

@@ -11,14 +11,13 @@ use crate::store::{ErrorKind, ObjectMeta, ObjectStore};
 
 impl Inner {
     pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), WriteError> {
+        self.state.lock().fate.check_is_here()?;
         if size == 0 {
-            self.start_over().await;
-            return Ok(());
+            return self.start_over().await;
         }
         self.arrive().await;
         {
             let state = &mut *self.state.lock();
-            state.check_not_lost()?;
             if let Kind::Streaming(stream) = &mut state.kind {
                 let in_memory = match size.cmp(&state.size) {
                     std::cmp::Ordering::Equal => return Ok(()),
@@ -36,21 +35,26 @@ impl Inner {
     }
 
     /// An empty file is a new stream, whatever it was before.
-    async fn start_over(self: &Arc<Self>) {
+    async fn start_over(self: &Arc<Self>) -> Result<(), WriteError> {
         let inner = Arc::clone(self);
         blocking(move || {
             // Reads of what was staged are without the gate.
             let _io = inner.io.write();
             let state = &mut *inner.state.lock();
-            if state.size == 0 && state.broken.is_none() && matches!(state.kind, Kind::Streaming(_)) {
-                return;
+            if state.size == 0 && !state.fate.is_broken() && matches!(state.kind, Kind::Streaming(_)) {
+                return Ok(());
             }
-            state.unsaved |= state.size > 0 || state.broken.is_some();
+            state.unsaved |= state.fate.start_over() || state.size > 0;
             let old = std::mem::replace(&mut state.kind, Kind::Streaming(inner.shared.stream()));
-            (state.size, state.broken) = (0, None);
+            state.size = 0;
+            if let Kind::Staged(Staged { file: Some(file), .. }) = &old {
+                // What a mount that ends had left of it is no longer the content.
+                file.stay(false);
+            }
             inner.let_go(old);
+            Ok(())
         })
-        .await;
+        .await
     }
 
     /// Ends what only `kind` needed.
@@ -61,6 +65,9 @@ impl Inner {
                     upload.give_up(&self.shared);
                 }
                 stream.clear(&self.shared.share);
+                if let Some(file) = stream.handed_over.take() {
+                    file.stay(false);
+                }
             }
             Kind::Staged(Staged { base: Some(Base { meta, temporary: true }), .. }) => self.delete_in_background(meta),
             Kind::Staged(_) => {}
@@ -73,13 +80,13 @@ impl Inner {
     }
 
     pub async fn allocate(self: &Arc<Self>, range: Range<u64>, how: Allocate) -> Result<(), WriteError> {
+        self.state.lock().fate.check_is_here()?;
         if range.is_empty() {
             return Ok(());
         }
         self.arrive().await;
         {
             let state = &mut *self.state.lock();
-            state.check_not_lost()?;
             if let Kind::Streaming(stream) = &mut state.kind {
                 match how {
                     // Streams take no room on any disk.
@@ -98,10 +105,10 @@ impl Inner {
         self.staged_allocate(range, how).await
     }
 
-    pub async fn discard(self: &Arc<Self>) {
+    pub async fn discard(self: &Arc<Self>) -> Result<(), WriteError> {
         let upload = {
             let state = &mut *self.state.lock();
-            state.discarded = true;
+            state.fate.discard();
             match &mut state.kind {
                 Kind::Streaming(stream) => stream.upload.take(),
                 Kind::Staged(_) => None,
@@ -117,13 +124,39 @@ impl Inner {
                 // What is gone is gone; a read of it will say so.
                 stream.failure = None;
                 stream.reopen(&self.shared.share);
-                None
+                stream.handed_over.take()
             }
         };
         if let Some(file) = file {
-            // Nobody shall find it after a crash.
-            let _ = blocking(move || file.undescribe()).await;
+            // Neither a crash nor the end of the mount leaves it.
+            file.stay(false);
+            blocking(move || file.undescribe()).await?;
         }
+        Ok(())
+    }
+
+    pub async fn give_up(self: &Arc<Self>) -> Result<(), WriteError> {
+        let file = {
+            let state = &mut *self.state.lock();
+            if !state.fate.is_unwanted() && !state.fate.is_dirty(state.unsaved) {
+                return Ok(());
+            }
+            state.fate.give_up();
+            match &mut state.kind {
+                Kind::Streaming(stream) => {
+                    let old = std::mem::replace(stream, self.shared.stream());
+                    self.let_go(Kind::Streaming(old));
+                    None
+                }
+                Kind::Staged(staged) => staged.file.clone(),
+            }
+        };
+        // A part that was on its way finds that its slot is gone.
+        self.changed.notify_waiters();
+        if let Some(file) = file.filter(|file| !file.stays()) {
+            blocking(move || file.undescribe()).await?;
+        }
+        Ok(())
     }
 }
 

@@ -4,11 +4,14 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::WriteError;
 use super::content::{Inner, Kind, State};
+use super::fate::Verdict;
+use super::interrupted::caught;
 use super::memory::Buffer;
 use super::stream::Outcome;
 use super::upload::Uploading;
+use super::writing::Flight;
+use super::{Interrupted, WriteError};
 use crate::store::{self, Condition, Headers, ObjectMeta, PutRequest, Written};
 
 /// How a stream is committed.
@@ -27,6 +30,7 @@ enum Way {
 impl State {
     /// The condition as it is about others: what this content put there is what should be there.
     fn about_others(&self, condition: Condition) -> Condition {
+        let condition = if self.must_be_new && condition == Condition::Any { Condition::Absent } else { condition };
         let Some(object) = self.object.as_ref().filter(|object| object.key == self.key) else { return condition };
         match condition {
             Condition::Any => Condition::Any,
@@ -40,6 +44,7 @@ impl State {
     pub fn on_saved(&mut self, meta: &ObjectMeta, headers: &Headers) {
         self.known.push(meta.etag.clone());
         self.object = Some(meta.clone());
+        self.must_be_new &= meta.key != self.key;
         // Headers that were set meanwhile are for the next commit.
         self.unsaved = self.headers != *headers;
     }
@@ -49,21 +54,20 @@ impl Inner {
     pub async fn commit(self: &Arc<Self>, condition: Condition) -> Result<Option<ObjectMeta>, WriteError> {
         {
             let state = &mut *self.state.lock();
-            if state.discarded {
-                return Ok(None);
-            }
-            if !state.unsaved {
-                return Ok(state.untold.take());
-            }
-            if let Some(error) = &state.broken {
-                // Who was told once has nothing more to wait for.
-                state.unsaved &= !matches!(error, WriteError::Lost);
-                if let Kind::Streaming(stream) = &mut state.kind
-                    && let Some(upload) = stream.upload.take()
-                {
-                    upload.give_up(&self.shared);
+            match state.fate.of_commit() {
+                Verdict::Nothing => return Ok(None),
+                Verdict::Refuse(error) => {
+                    // The upload of what was handed over goes on in another daemon.
+                    if !state.fate.is_handed_over()
+                        && let Kind::Streaming(stream) = &mut state.kind
+                        && let Some(upload) = stream.upload.take()
+                    {
+                        upload.give_up(&self.shared);
+                    }
+                    return Err(error);
                 }
-                return Err(error.clone());
+                Verdict::Store if !state.unsaved => return Ok(state.untold.take()),
+                Verdict::Store => {}
             }
         }
         let meta = self.save(condition).await?;
@@ -126,17 +130,17 @@ impl Inner {
         let mut sent = None;
         if size > 0 {
             self.seal(0, size as usize).await?;
-            let state = &mut *self.state.lock();
-            let Kind::Streaming(stream) = &mut state.kind else { unreachable!("a commit has the content alone") };
-            let (_, filling, len) = stream.leave(0, size as usize).expect("it was just filled");
+            let left = self.state.lock().stream().leave(0, size as usize);
+            let (index, filling, len) = left.expect("sealing has just filled it, and all that was sent was reopened before");
             request.body = filling.body(len).joined();
-            sent = Some(filling);
+            sent = Some(Flight::new(self, index, filling));
         }
         let result = {
             let _sending = self.shared.share.on_send();
             let _place = self.places.acquire().await;
             let _of_all = self.shared.places.acquire().await;
-            let result = self.shared.store.put(&request).await.map(|written| meta(&request.key, size, written));
+            let put = caught(async { Ok(self.shared.store.put(&request).await?) });
+            let result = put.await.map(|written| meta(&request.key, size, written));
             if let Ok(meta) = &result {
                 self.shared.share.on_stored(meta, &request.body);
             }
@@ -145,14 +149,11 @@ impl Inner {
             result
         };
         let state = &mut *self.state.lock();
-        let Kind::Streaming(stream) = &mut state.kind else { unreachable!("a commit has the content alone") };
-        if let Some(filling) = sent {
-            let outcome = if result.is_ok() { Outcome::Object } else { Outcome::Stopped };
-            stream.on_sent(0, filling, outcome, &self.shared.share);
+        if let Some(flight) = sent {
+            flight.land(state, if result.is_ok() { Outcome::Object } else { Outcome::Stopped });
         }
-        self.changed.notify_waiters();
         let meta = result?;
-        stream.on_saved();
+        state.stream().on_saved();
         state.on_saved(&meta, &request.headers);
         Ok(meta)
     }
@@ -162,9 +163,7 @@ impl Inner {
         let mut room: Option<Buffer> = None;
         loop {
             let size = {
-                let state = &mut *self.state.lock();
-                let Kind::Streaming(stream) = &mut state.kind else { unreachable!("a commit has the content alone") };
-                match stream.seal(index, len, &self.shared.share, &mut room) {
+                match self.state.lock().stream().seal(index, len, &self.shared.share, &mut room) {
                     Ok(()) => return Ok(()),
                     Err(size) => size,
                 }
@@ -175,7 +174,7 @@ impl Inner {
     }
 
     async fn save_parts(self: &Arc<Self>, condition: Condition) -> Result<ObjectMeta, WriteError> {
-        match self.complete_parts(condition).await {
+        match caught(self.complete_parts(condition)).await {
             Ok((meta, headers)) => {
                 self.state.lock().on_saved(&meta, &headers);
                 Ok(meta)
@@ -190,31 +189,33 @@ impl Inner {
     /// Sends the parts that are left and makes the object.
     async fn complete_parts(self: &Arc<Self>, condition: Condition) -> Result<(ObjectMeta, Headers), WriteError> {
         let (size, lengths) = {
-            let state = self.state.lock();
-            let Kind::Streaming(stream) = &state.kind else { unreachable!("a commit has the content alone") };
-            (state.size, stream.lengths(state.size))
+            let state = &mut *self.state.lock();
+            let size = state.size;
+            (size, state.stream().lengths(size))
         };
+        let count = lengths.len();
         for (index, len) in lengths {
             self.seal(index, len).await?;
-            let state = &mut *self.state.lock();
-            let Kind::Streaming(stream) = &mut state.kind else { unreachable!("a commit has the content alone") };
-            if let Some((index, filling, len)) = stream.leave(index, len) {
-                self.send(state, index, filling, len);
-            }
+            let departure = {
+                let state = &mut *self.state.lock();
+                let left = state.stream().leave(index, len);
+                left.map(|(index, filling, len)| self.send(state, index, filling, len))
+            };
+            self.depart(Vec::from_iter(departure));
         }
         self.arrive().await;
         let (upload, parts) = {
             let state = &mut *self.state.lock();
-            let Kind::Streaming(stream) = &mut state.kind else { unreachable!("a commit has the content alone") };
+            let stream = state.stream();
             if let Some(error) = stream.failure.take() {
                 return Err(error);
             }
-            (stream.upload.clone().expect("its parts were sent"), stream.sent_parts())
+            (stream.upload.clone(), stream.sent_parts())
         };
+        // A part whose task was cancelled is back in its slot: without it the object would be shorter.
+        let Some(upload) = upload.filter(|_| parts.len() == count) else { return Err(Interrupted::Ending.into()) };
         let written = upload.complete(&parts, &condition).await?;
-        if let Kind::Streaming(stream) = &mut self.state.lock().kind {
-            stream.on_saved();
-        }
+        self.state.lock().stream().on_saved();
         Ok((meta(&upload.key, size, written), upload.headers.clone()))
     }
 
@@ -230,7 +231,7 @@ impl Inner {
         if let Kind::Streaming(stream) = &mut state.kind {
             stream.failure = None;
             if !stream.reopen(&self.shared.share) {
-                state.broken = Some(error.clone());
+                state.fate.fail(error);
             }
         }
     }
@@ -240,7 +241,7 @@ impl Inner {
     async fn save_aside(self: &Arc<Self>, upload: &Uploading, condition: Condition) -> Result<(), WriteError> {
         let is_moved = upload.key != self.state.lock().key;
         let condition = if is_moved { Condition::Absent } else { condition };
-        let (meta, headers) = match self.complete_parts(condition).await {
+        let (meta, headers) = match caught(self.complete_parts(condition)).await {
             Ok(done) => done,
             Err(error) => {
                 self.take_back(&error).await;

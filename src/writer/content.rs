@@ -9,13 +9,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, RwLock, Semaphore};
+use tokio::sync::{Notify, OwnedRwLockWriteGuard, RwLock, Semaphore};
+use tokio::time::{Instant, timeout_at};
 
+use super::fate::Fate;
 use super::landing::Landing;
 use super::pace::Pace;
 use super::staging::{Base, Left, Staged};
 use super::stream::{Data, Step, Stream};
-use super::{Shared, WriteError};
+use super::{Interrupted, Shared, WriteError};
 use crate::store::{Condition, ETag, Headers, Key, ObjectMeta};
 
 /// What fallocate(2) asks for.
@@ -59,9 +61,9 @@ pub(super) struct State {
     pub kind: Kind,
     pub pace: Pace,
     pub unsaved: bool,
-    pub discarded: bool,
-    /// Bytes are lost, or a write was refused: there is nothing whole to commit any more.
-    pub broken: Option<WriteError>,
+    /// There must be no object under the key before the first save.
+    pub must_be_new: bool,
+    pub fate: Fate,
     /// Versions of the object that were this content: the one that was edited, and each that was committed. The last is there now,
     /// if nobody else has written.
     pub known: Vec<ETag>,
@@ -129,7 +131,7 @@ impl Content {
     /// Content of which nothing is left: who writes, reads or commits is told so.
     pub(super) fn lost(shared: &Arc<Shared>, key: Key, headers: Headers) -> Arc<Self> {
         let content = Self::empty(shared, key, headers);
-        content.inner.state.lock().broken = Some(WriteError::Lost);
+        content.inner.state.lock().fate = Fate::Lost;
         content
     }
 
@@ -143,22 +145,27 @@ impl Content {
         self.inner.state.lock().size
     }
 
-    /// Whether a commit has something to send or to tell: also when it was created and never committed.
+    /// Whether a commit has something to send, to tell or to refuse: also when it was created and never committed.
     pub fn is_dirty(&self) -> bool {
         let state = self.inner.state.lock();
-        !state.discarded && (state.unsaved || state.untold.is_some())
+        state.fate.is_dirty(state.unsaved || state.untold.is_some())
     }
 
-    /// Whether what was taken of it is not in the store and will not be any more: who asks for that has to hear so.
+    /// Whether it was discarded with bytes that the store lacks.
     pub fn is_given_up(&self) -> bool {
         let state = self.inner.state.lock();
-        state.discarded && state.unsaved
+        state.fate.is_unwanted() && state.unsaved
+    }
+
+    /// Whether it will never be stored although its writers were answered: each write, truncate, allocate and commit is refused.
+    pub fn is_lost(&self) -> bool {
+        self.inner.state.lock().fate.is_lost()
     }
 
     /// Whether it is new and nothing was written to it yet: its size is all there is.
     pub fn is_blank(&self) -> bool {
         let state = self.inner.state.lock();
-        state.unsaved && matches!(&state.kind, Kind::Streaming(stream) if stream.is_blank())
+        state.unsaved && state.fate.check_is_here().is_ok() && matches!(&state.kind, Kind::Streaming(stream) if stream.is_blank())
     }
 
     /// Whether it is a staged file by now, which any number of handles can write to.
@@ -193,7 +200,7 @@ impl Content {
         let len = data.bytes().len();
         if len == 0 {
             sure();
-            return Some(Ok(()));
+            return Some(self.inner.state.lock().fate.check_is_here());
         }
         if let Err(error) = self.inner.end_of(offset, len as u64) {
             return Some(Err(error));
@@ -223,6 +230,7 @@ impl Content {
 
     async fn write_parts<'a>(&self, offset: u64, len: usize, data: impl Fn(Range<usize>) -> Data<'a>) -> Result<(), WriteError> {
         self.inner.end_of(offset, len as u64)?;
+        self.inner.state.lock().fate.check_is_here()?;
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
@@ -243,7 +251,7 @@ impl Content {
         loop {
             let range = {
                 let state = self.inner.state.lock();
-                state.check_not_lost()?;
+                state.fate.check_is_here()?;
                 let end = offset.saturating_add(len as u64).min(state.size);
                 if offset >= end {
                     return Ok(Bytes::new());
@@ -296,36 +304,54 @@ impl Content {
         self.inner.alone(move |inner| async move { inner.commit(condition).await }).await
     }
 
+    /// Until the first save of this content has succeeded, each save under its key fails with [`ErrorKind::Replaced`] if there is an object: also
+    /// a save that a read or a write of sent bytes needs, and a commit with [`Condition::Any`]. For a file that is created; another key, which
+    /// [`set_key`](Self::set_key) or [`set_base`](Self::set_base) gives it, ends it.
+    ///
+    /// [`ErrorKind::Replaced`]: crate::store::ErrorKind::Replaced
+    pub fn require_absent(&self) {
+        let state = &mut *self.inner.state.lock();
+        state.must_be_new = state.object.is_none();
+    }
+
     /// Has the next commit write to `key`. What is edited is still read, and copied, from the object where it was.
     pub async fn set_key(&self, key: Key) {
         let change = move |inner: Arc<Inner>| async move {
             let is_staged = {
                 let mut state = inner.state.lock();
+                // What is under the other name may be replaced.
+                state.must_be_new &= state.key == key;
                 state.key = key;
                 matches!(state.kind, Kind::Staged(_))
             };
             if is_staged && let Err(error) = inner.describe_again().await {
                 tracing::warn!(%error, "the description of a staged file could not be renewed");
             }
+            Ok(())
         };
-        self.inner.alone(change).await;
+        self.inner.alone_or_logged("another key", change).await;
     }
 
     /// Tells that the object was moved, or changed in its headers, by a copy inside the store: its bytes are the same.
     pub async fn set_base(&self, meta: ObjectMeta) {
         let change = move |inner: Arc<Inner>| async move {
-            let state = &mut *inner.state.lock();
-            state.known.push(meta.etag.clone());
-            state.object = Some(meta.clone());
-            // What is to be told of is where it is now.
-            state.untold = state.untold.take().map(|_| meta.clone());
-            if let Kind::Staged(Staged { base: Some(base), .. }) = &mut state.kind
-                && base.meta.size == meta.size
             {
-                base.meta = meta;
+                let state = &mut *inner.state.lock();
+                state.known.push(meta.etag.clone());
+                state.object = Some(meta.clone());
+                state.must_be_new = false;
+                // What is to be told of is where it is now.
+                state.untold = state.untold.take().map(|_| meta.clone());
+                match &mut state.kind {
+                    Kind::Staged(Staged { base: Some(base), .. }) if base.meta.size == meta.size => base.meta = meta,
+                    Kind::Staged(_) => {}
+                    Kind::Streaming(_) => return Ok(()),
+                }
             }
+            // A daemon that takes it over reads what is not staged from where it is now.
+            inner.describe_again().await
         };
-        self.inner.alone(change).await;
+        self.inner.alone_or_logged("another object", change).await;
     }
 
     /// What is stored beside the content from the next commit on. If it is new, there is something to commit.
@@ -342,14 +368,39 @@ impl Content {
         self.inner.leave_on_disk(is_whole, patience).await
     }
 
+    /// Leaves it to the daemon that goes on with this mount, with what the store has of it so far: nothing is completed or aborted, and what
+    /// only memory has is written to the staging directory. True: [`Writer::take_over`](super::Writer::take_over) of that daemon finds it, or there
+    /// is nothing that the store lacks; from then on it can only be discarded or given up here. False: nothing has changed, because the changes of
+    /// this writer are not written down, no staging directory was named that outlives the daemon, the content has no owner or nothing whole,
+    /// what is on its way did not arrive within `patience`, or the disk failed, which is logged. The disk is waited for.
+    pub async fn hand_over(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let Ok(gate) = timeout_at(until, Arc::clone(&self.inner.gate).write_owned()).await else { return false };
+        match self.inner.alone_with(gate, move |inner| async move { inner.hand_over(until).await }).await {
+            Ok(is_handed_over) => is_handed_over,
+            Err(error) => {
+                tracing::warn!(key = %self.key(), %error, "a file that is open for writing could not be left to the next daemon");
+                false
+            }
+        }
+    }
+
     /// Whether its bytes stay on the disk when it is let go.
     pub fn stays(&self) -> bool {
         self.inner.stays()
     }
 
-    /// Nothing of this will be committed any more; reads and writes go on. Aborts the upload.
+    /// The name is gone. Nothing is committed any more, a commit returns none; reads and writes go on. Aborts the upload.
     pub async fn discard(&self) {
-        self.inner.alone(|inner| async move { inner.discard().await }).await;
+        self.inner.alone_or_logged("discarding it", |inner| async move { inner.discard().await }).await;
+    }
+
+    /// The bytes will never be stored: aborts the upload, and from then on each write, truncate, allocate, read and commit returns
+    /// [`WriteError::Lost`], for as long as the content lives. Staged bytes stay on the disk if [`leave_on_disk`](Self::leave_on_disk) has said
+    /// so, and are removed otherwise. Waits for a commit that is under way: if the store has all of the content then, nothing is lost and
+    /// nothing changes. [`is_lost`](Self::is_lost) tells.
+    pub async fn give_up(&self) {
+        self.inner.alone_or_logged("giving it up", |inner| async move { inner.give_up().await }).await;
     }
 }
 
@@ -368,9 +419,12 @@ impl Drop for Content {
 }
 
 impl State {
-    /// Content that is lost is no shorter content.
-    pub fn check_not_lost(&self) -> Result<(), WriteError> {
-        if matches!(self.broken, Some(WriteError::Lost)) { Err(WriteError::Lost) } else { Ok(()) }
+    /// The stream of content that streams.
+    pub fn stream(&mut self) -> &mut Stream {
+        match &mut self.kind {
+            Kind::Streaming(stream) => stream,
+            Kind::Staged(_) => unreachable!("a stream becomes a staged file only under the gate, alone, and the caller has that"),
+        }
     }
 
     fn new(key: Key, headers: Headers, kind: Kind, shared: &Shared) -> Self {
@@ -381,8 +435,8 @@ impl State {
             kind,
             pace: shared.options.pace(),
             unsaved: true,
-            discarded: false,
-            broken: None,
+            must_be_new: false,
+            fate: Fate::Wanted,
             known: Vec::new(),
             read_to: (0, 0),
             object: None,
@@ -395,24 +449,43 @@ impl State {
 
 impl Inner {
     /// Does what needs the content alone. It goes on to its end if the caller leaves, and a drain waits for it.
-    pub async fn alone<T: Send + 'static, F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F + Send) -> T
+    ///
+    /// # Errors
+    /// Those of `work`, and [`Interrupted`] when it panicked or its runtime ends.
+    pub async fn alone<T: Send + 'static, F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F + Send) -> Result<T, WriteError>
     where
-        F: Future<Output = T> + Send + 'static,
+        F: Future<Output = Result<T, WriteError>> + Send + 'static,
     {
         let gate = Arc::clone(&self.gate).write_owned().await;
+        self.alone_with(gate, work).await
+    }
+
+    /// As [`Self::alone`], with the gate.
+    async fn alone_with<T: Send + 'static, F>(
+        self: &Arc<Self>,
+        gate: OwnedRwLockWriteGuard<()>,
+        work: impl FnOnce(Arc<Self>) -> F + Send,
+    ) -> Result<T, WriteError>
+    where
+        F: Future<Output = Result<T, WriteError>> + Send + 'static,
+    {
         let work = work(Arc::clone(self));
         let task = self.shared.background.spawn(async move {
             let result = work.await;
             drop(gate);
             result
         });
-        match task.expect("an async function runs in a runtime").await {
-            Ok(result) => result,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                // The runtime ends, and this task with it.
-                Err(_) => std::future::pending().await,
-            },
+        let Some(task) = task else { return Err(Interrupted::Ending.into()) };
+        task.await.unwrap_or_else(|error| Err(Interrupted::from(error).into()))
+    }
+
+    /// As [`Self::alone`], for work without a result: why it did not come to its end is logged.
+    async fn alone_or_logged<F>(self: &Arc<Self>, what: &str, work: impl FnOnce(Arc<Self>) -> F + Send)
+    where
+        F: Future<Output = Result<(), WriteError>> + Send + 'static,
+    {
+        if let Err(error) = self.alone(work).await {
+            tracing::error!(key = %self.state.lock().key, %error, "a file that is open for writing: {what} failed");
         }
     }
 
@@ -433,7 +506,11 @@ impl Inner {
         let state = &mut *self.state.lock();
         match &mut state.kind {
             Kind::Streaming(stream) => {
-                let old = std::mem::replace(stream, self.shared.stream());
+                let mut old = std::mem::replace(stream, self.shared.stream());
+                if state.fate.is_handed_over() {
+                    // The upload goes on, and the description of it stays.
+                    (old.upload, old.handed_over) = (None, None);
+                }
                 self.let_go(Kind::Streaming(old));
             }
             Kind::Staged(staged) => {

@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use super::Interrupted;
 use crate::store::{self, ErrorKind};
 
 /// See the module. Cloneable, because what failed once is told to everyone who depends on it.
@@ -20,12 +21,15 @@ pub enum WriteError {
     /// More than a store can hold in one object.
     #[error("larger than an object can be")]
     TooLarge,
-    /// It was written by a daemon that ended before it was in the store.
+    /// It was written, and the daemon ended, or gave it up because it ends, before it was in the store.
     #[error("the daemon that it was written through ended before it was stored: it has to be written again")]
     Lost,
     /// The object that is edited was replaced or deleted meanwhile, and bytes of it are needed.
     #[error("the object was replaced while it was being edited")]
     Stale(#[source] store::Error),
+    /// The work ended before it was done.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
 }
 
 impl WriteError {

@@ -2,7 +2,7 @@
 //! disk otherwise, and in the bucket whole after a commit or not at all. It knows keys, not names or handles.
 //!
 //! [`Writer`] is one per mount, [`Content`] one per file that is open for writing. What decides is pure (`parts`, and the layout
-//! of a staged file); `stream` and `staging` hold the bytes, `commit` and `upload` send them.
+//! of a staged file, `fate`: what is to become of the bytes); `stream` and `staging` hold the bytes, `commit` and `upload` send them.
 //!
 //! Invariant: a commit that returned an object has put every byte into it that was written before; one that failed has
 //! changed nothing in the bucket.
@@ -12,7 +12,9 @@ mod change;
 mod commit;
 mod content;
 mod error;
+mod fate;
 mod filling;
+mod interrupted;
 mod kept;
 mod landing;
 mod memory;
@@ -40,6 +42,7 @@ use crate::units::ByteSize;
 
 pub use content::{Allocate, Content};
 pub use error::WriteError;
+pub use interrupted::Interrupted;
 pub use landing::Landing;
 pub use parts::Limits;
 pub use staging::{Left, Outcome, Recovered};
@@ -141,7 +144,8 @@ impl Writer {
         self.0.area.write_down_changes();
     }
 
-    /// The staged files of a daemon that ended, each under who had it, for those `owners` who still do: they can go on.
+    /// The staged files of a daemon that ended, and the streams that it [handed over](Content::hand_over), each under its owner, for those of
+    /// `owners` that still have it open: they go on. What is not taken over, [`recover`](Self::recover) takes care of.
     pub async fn take_over(&self, owners: &HashSet<u64>) -> HashMap<u64, Arc<Content>> {
         staging::take_over(&self.0, owners.clone()).await
     }
@@ -152,7 +156,8 @@ impl Writer {
     }
 
     /// Staged files that a killed mount of the same scope left: each is uploaded when a commit of it had begun and the object still
-    /// is what it was, else it stays and is reported.
+    /// is what it was, else it stays and is reported. The upload of a stream that was handed over and not taken over is aborted. For after
+    /// [`take_over`](Self::take_over).
     pub async fn recover(&self) -> Vec<Recovered> {
         staging::recover(&self.0).await
     }
@@ -176,6 +181,11 @@ impl Writer {
     /// From so many bytes on a write is worth being received into a landing.
     pub fn least_received(&self) -> usize {
         self.0.options.limits.received
+    }
+
+    /// The directory in which staged files lie.
+    pub fn kept_in(&self) -> std::path::PathBuf {
+        self.0.area.directory().to_owned()
     }
 
     /// Waits for uploads and aborts that go on by themselves.

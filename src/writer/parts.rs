@@ -5,6 +5,7 @@
 use std::ops::Range;
 
 use rangemap::RangeSet;
+use serde::{Deserialize, Serialize};
 
 use crate::store::{LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS};
 
@@ -53,7 +54,7 @@ const SIZES: u32 = 10;
 
 /// The parts of a file that is written front to back: equal parts would either be too large for small files or too many for
 /// large ones, so their size doubles with every tenth of the numbers there are, until one is as large as memory allows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Sizes {
     first: u64,
     largest: u64,
@@ -65,6 +66,16 @@ impl Sizes {
     pub fn new(first: u64, largest: u64, limits: &Limits) -> Self {
         let first = first.clamp(limits.least_part, LARGEST_PART);
         Self { first, largest: largest.clamp(first, LARGEST_PART), most: limits.most_parts }
+    }
+
+    /// Whether these, which another daemon wrote down, are sizes of parts at all, and none is larger than `largest`.
+    pub fn is_valid(self, largest: u64) -> bool {
+        0 < self.first && self.first <= self.largest && self.largest <= largest.min(LARGEST_PART) && (1..=MOST_PARTS).contains(&self.most)
+    }
+
+    /// Whether there may be a part `index`.
+    pub fn holds(self, index: u32) -> bool {
+        index < self.most
     }
 
     /// Parts of one size.

@@ -17,7 +17,7 @@ impl Inner {
     pub fn edit_object(&self, temporary: bool) {
         let state = &mut *self.state.lock();
         let object = if temporary { state.aside.take() } else { state.object.clone() };
-        let meta = object.expect("it was just saved");
+        let meta = object.expect("who calls this has just saved it, under the gate");
         let kind = Kind::Staged(Staged::of_object(Base { meta, temporary }));
         let old = std::mem::replace(&mut state.kind, kind);
         self.let_go(old);
@@ -29,15 +29,14 @@ impl Inner {
             self.arrive().await;
             let held = {
                 let state = self.state.lock();
+                state.fate.check_is_here()?;
                 let Kind::Streaming(stream) = &state.kind else { return Ok(()) };
                 match stream.held() {
                     Some(_) if stream.saved => None,
                     Some(held) => Some(held),
-                    None if state.discarded => return Err(WriteError::Stale(lost(&state))),
+                    None if state.fate.is_unwanted() => return Err(WriteError::Stale(lost(&state))),
                     None => {
-                        if let Some(error) = &state.broken {
-                            return Err(error.clone());
-                        }
+                        state.fate.check_takes_bytes()?;
                         None
                     }
                 }
@@ -66,25 +65,25 @@ impl Inner {
             (Layout::default(), None)
         } else {
             let shared = Arc::clone(&self.shared);
-            let (layout, file) = blocking(move || shared.area.create().and_then(|file| fill(file, &held))).await?;
+            let (layout, file) = blocking::<_, io::Error>(move || shared.area.create().and_then(|file| fill(file, &held))).await?;
             (layout, Some(Arc::new(file)))
         };
-        let is_discarded = {
+        let is_unwanted = {
             let state = &mut *self.state.lock();
             let staged = Staged { layout, base: None, file: file.clone(), fetching: RangeSet::new() };
             let old = std::mem::replace(&mut state.kind, Kind::Staged(staged));
             self.let_go(old);
-            state.discarded
+            state.fate.is_unwanted()
         };
-        if let Some(file) = file.filter(|_| !is_discarded) {
-            let entry = self.entry(false);
-            blocking(move || file.describe(&entry, false)).await?;
+        if let Some(file) = file.filter(|_| !is_unwanted) {
+            let entry = self.entry(false)?;
+            blocking::<_, io::Error>(move || file.describe(&entry, false)).await?;
         }
         Ok(())
     }
 }
 
-fn fill(file: StagedFile, held: &[Held]) -> io::Result<(Layout, StagedFile)> {
+pub(super) fn fill(file: StagedFile, held: &[Held]) -> io::Result<(Layout, StagedFile)> {
     let mut layout = Layout::default();
     for part in held {
         for run in part.covered.iter() {

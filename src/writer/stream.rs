@@ -2,6 +2,7 @@
 //! content; nothing here waits or sends. Invariant: every byte that was written is in a slot's memory, or in a part that the
 //! store has; what a slot does not cover is zeros.
 
+use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
@@ -13,6 +14,7 @@ use super::filling::Filling;
 use super::landing::Landing;
 use super::memory::{Buffer, Share};
 use super::parts::{Limits, Sizes};
+use super::staging::StagedFile;
 use super::upload::Uploading;
 use crate::store::Part;
 
@@ -33,6 +35,8 @@ pub(super) struct Stream {
     pub saved: bool,
     /// Why a part could not be sent.
     pub failure: Option<WriteError>,
+    /// Where it is written down for another daemon.
+    pub handed_over: Option<Arc<StagedFile>>,
 }
 
 #[derive(Debug)]
@@ -123,7 +127,7 @@ pub(super) struct Held {
 
 impl Stream {
     pub fn new(sizes: Sizes) -> Self {
-        Self { sizes, slots: Vec::new(), front: 0, whole: Vec::new(), upload: None, saved: false, failure: None }
+        Self { sizes, slots: Vec::new(), front: 0, whole: Vec::new(), upload: None, saved: false, failure: None, handed_over: None }
     }
 
     /// The end of the first part: what fits in it is one request.
@@ -380,10 +384,12 @@ impl Stream {
         match self.open(index, &(0..len), false, share, room) {
             Step::Done => {}
             Step::Room(size) => return Err(size),
-            Step::Wait | Step::Stage => unreachable!("open parts and holes only need memory"),
+            Step::Wait | Step::Stage => {
+                unreachable!("open parts and holes only need memory, and all others were left out above, under the same lock")
+            }
         }
-        let Slot::Open(open) = &mut self.slots[index as usize] else { unreachable!("it was just opened") };
-        let buffer = Arc::get_mut(&mut open.filling).and_then(Filling::buffer).expect("it was just opened");
+        let Slot::Open(open) = &mut self.slots[index as usize] else { unreachable!("it was just opened, under the same lock") };
+        let buffer = Arc::get_mut(&mut open.filling).and_then(Filling::buffer).expect("it was just opened for itself alone");
         for gap in open.covered.gaps(&(0..len)) {
             buffer.bytes_mut()[gap].fill(0);
         }
@@ -393,7 +399,7 @@ impl Stream {
 
     /// How many parts a file of `size` bytes has, and the length of each.
     pub fn lengths(&self, size: u64) -> Vec<(u32, usize)> {
-        let count = self.sizes.count(size).expect("what was written has a part");
+        let count = self.sizes.count(size).expect("no size is taken that has no parts");
         (0..count).map(|index| (index, (self.sizes.range(index).end.min(size) - self.sizes.range(index).start) as usize)).collect()
     }
 
@@ -403,6 +409,68 @@ impl Stream {
             .iter()
             .filter_map(|slot| if let Slot::Sent { part: Some(part), .. } = slot { Some(part.clone()) } else { None })
             .collect()
+    }
+
+    /// How its parts are cut.
+    pub fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// What only memory has. Nothing may be on its way.
+    pub fn open_parts(&self) -> Vec<Held> {
+        let open = self.slots.iter().enumerate().filter_map(|(at, slot)| match slot {
+            Slot::Open(open) => {
+                let offset = self.sizes.range(index_of(at)).start;
+                Some(Held { offset, covered: open.covered.clone(), filling: Arc::clone(&open.filling) })
+            }
+            _ => None,
+        });
+        open.collect()
+    }
+
+    /// A stream that another daemon began, of which `upload` has `parts`; none when they cannot be parts of one that is cut so.
+    pub fn restore(sizes: Sizes, upload: Option<Arc<Uploading>>, parts: Vec<Part>) -> Option<Self> {
+        let mut stream = Self { upload, ..Self::new(sizes) };
+        for part in parts {
+            let index = part.number.checked_sub(1).filter(|&index| stream.upload.is_some() && sizes.holds(index))?;
+            let range = sizes.range(index);
+            let len = usize::try_from(part.size).ok().filter(|_| (1..=range.end - range.start).contains(&part.size))?;
+            while stream.slots.len() <= index as usize {
+                stream.slots.push(Slot::Hole);
+            }
+            let slot = &mut stream.slots[index as usize];
+            if !matches!(slot, Slot::Hole) {
+                return None;
+            }
+            *slot = Slot::Sent { part: Some(part), len, bytes: Weak::new() };
+        }
+        Some(stream)
+    }
+
+    /// Takes the bytes of `run`, which `read` brings, as they were written to the daemon before.
+    ///
+    /// # Errors
+    /// Those of `read`; there is no memory for them; they are in a part that was sent.
+    pub fn restore_bytes(
+        &mut self,
+        run: &Range<u64>,
+        share: &Arc<Share>,
+        mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        for (index, inside) in self.touched(run) {
+            match self.open(index, &inside, false, share, &mut None) {
+                Step::Done => {}
+                Step::Room(_) => return Err(io::ErrorKind::OutOfMemory.into()),
+                Step::Wait | Step::Stage => return Err(io::ErrorKind::InvalidData.into()),
+            }
+            let offset = self.sizes.range(index).start + inside.start as u64;
+            let mut result = Ok(());
+            self.fill(index, inside.clone(), |filling| {
+                result = read(offset, &mut filling.buffer().expect("it was opened for this").bytes_mut()[inside]);
+            });
+            result?;
+        }
+        Ok(())
     }
 
     /// Takes all parts that were sent back, to be sent anew; false, and nothing is changed, when bytes are gone.

@@ -37,6 +37,17 @@ impl Uploading {
         Arc::new(Self { key, headers, store, begun: OnceCell::new(), stopped: watch::Sender::new(false), running: watch::Sender::new(0) })
     }
 
+    /// One that another daemon has begun.
+    pub fn restore(shared: &Shared, upload: Upload, headers: Headers) -> Arc<Self> {
+        let (store, key, begun) = (Arc::clone(&shared.store), upload.key.clone(), OnceCell::new_with(Some(upload)));
+        Arc::new(Self { key, headers, store, begun, stopped: watch::Sender::new(false), running: watch::Sender::new(0) })
+    }
+
+    /// As the store knows it; none before it has begun it.
+    pub fn begun(&self) -> Option<&Upload> {
+        self.begun.get()
+    }
+
     /// To be held by whoever is going to send or copy a part.
     pub fn run(self: &Arc<Self>) -> Running {
         self.running.send_modify(|running| *running += 1);

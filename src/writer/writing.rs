@@ -1,5 +1,5 @@
 //! Writes into a content, and parts on their way to the store. Invariant: a write is done as a whole or has to be tried again; a
-//! part counts as on its way from the moment it leaves its slot until its task has told what became of it.
+//! part counts as on its way from the moment it leaves its slot until its [`Flight`] ends, which it does whatever becomes of its task.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -7,19 +7,65 @@ use std::sync::Arc;
 use futures::FutureExt;
 use tokio::time::Instant;
 
-use super::WriteError;
 use super::content::{Inner, Kind, State};
 use super::filling::Filling;
 use super::memory::{Buffer, Sending, Shortage};
 use super::stream::{Data, Outcome, Step};
 use super::upload::{Running, Uploading};
-use crate::store::{self, ErrorKind, Op};
+use super::{Interrupted, WriteError};
+use crate::store::Body;
 
 /// So many parts may wait for a place while as many are sent as may be at once: the next one is at hand when one has arrived.
 const READY: usize = 2;
 
-/// What is said of a part whose task ended as it never should.
-const DEFECT: &str = "windlass failed while it was sent, which is a defect; the log tells where";
+/// Bytes that have left their slot. Dropped before it has landed, because its task panicked, was cancelled or never ran, it puts them back:
+/// what waits for the part would wait for ever. Not to be dropped under the lock of the state.
+#[derive(Debug)]
+pub(super) struct Flight {
+    inner: Arc<Inner>,
+    index: u32,
+    filling: Option<Arc<Filling>>,
+}
+
+impl Flight {
+    pub fn new(inner: &Arc<Inner>, index: u32, filling: Arc<Filling>) -> Self {
+        Self { inner: Arc::clone(inner), index, filling: Some(filling) }
+    }
+
+    /// Ends it: `state` is that of its content.
+    pub fn land(mut self, state: &mut State, outcome: Outcome) {
+        self.put_back(state, outcome);
+    }
+
+    fn put_back(&mut self, state: &mut State, outcome: Outcome) {
+        if let Some(filling) = self.filling.take()
+            && let Kind::Streaming(stream) = &mut state.kind
+        {
+            stream.on_sent(self.index, filling, outcome, &self.inner.shared.share);
+        }
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        if self.filling.is_some() {
+            let inner = Arc::clone(&self.inner);
+            self.put_back(&mut inner.state.lock(), Outcome::Stopped);
+        }
+        self.inner.changed.notify_waiters();
+    }
+}
+
+/// A part that is to be sent.
+#[derive(Debug)]
+pub(super) struct Departure {
+    upload: Arc<Uploading>,
+    running: Running,
+    sending: Sending,
+    flight: Flight,
+    body: Body,
+    index: u32,
+}
 
 impl Inner {
     /// One attempt to write. Calls `sure` when it is certain to be done, before the bytes are copied: whoever asks for anything of this content from
@@ -31,19 +77,31 @@ impl Inner {
         room: &mut Option<Buffer>,
         sure: impl FnOnce(),
     ) -> Result<Step, WriteError> {
+        let mut departures = Vec::new();
+        let step = self.write_locked(&mut self.state.lock(), offset, data, room, sure, &mut departures);
+        self.depart(departures);
+        step
+    }
+
+    fn write_locked(
+        self: &Arc<Self>,
+        state: &mut State,
+        offset: u64,
+        data: Data<'_>,
+        room: &mut Option<Buffer>,
+        sure: impl FnOnce(),
+        departures: &mut Vec<Departure>,
+    ) -> Result<Step, WriteError> {
         let mut leaving = Vec::new();
-        let state = &mut *self.state.lock();
-        if let Some(error) = &state.broken {
-            return Err(error.clone());
-        }
+        state.fate.check_takes_bytes()?;
         let Kind::Streaming(stream) = &mut state.kind else { return Ok(Step::Stage) };
         if let Some(error) = &stream.failure {
             // What this write brings is missing from now on.
-            state.broken = Some(error.clone());
+            state.fate.fail(error);
             return Err(error.clone());
         }
         let end = offset + data.bytes().len() as u64;
-        if state.discarded && end > stream.first_part() {
+        if state.fate.is_unwanted() && end > stream.first_part() {
             return Ok(Step::Stage);
         }
         let most_leaving = state.pace.at_once() + READY;
@@ -61,10 +119,8 @@ impl Inner {
             }
             Step::Wait | Step::Stage => {}
         }
-        if !state.discarded {
-            for (index, filling, len) in leaving {
-                self.send(state, index, filling, len);
-            }
+        if !state.fate.is_unwanted() {
+            departures.extend(leaving.into_iter().map(|(index, filling, len)| self.send(state, index, filling, len)));
         }
         Ok(step)
     }
@@ -73,7 +129,7 @@ impl Inner {
     pub async fn write_waiting<'a>(self: &Arc<Self>, offset: u64, data: impl Fn() -> Data<'a>) -> Result<(), WriteError> {
         let mut granted = None;
         loop {
-            let gate = self.gate.read().await;
+            let gate = Arc::clone(&self.gate).read_owned().await;
             let mut room: Option<Buffer> = granted.take();
             let mut changed = std::pin::pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -98,7 +154,7 @@ impl Inner {
                 }
                 Step::Stage => {
                     if self.is_staged() {
-                        return self.staged_write(offset, data().bytes()).await;
+                        return self.staged_write(offset, data().bytes(), gate).await;
                     }
                     drop(gate);
                     self.become_staged().await?;
@@ -107,49 +163,48 @@ impl Inner {
         }
     }
 
-    /// Starts to send a part that has left its slot.
-    pub fn send(self: &Arc<Self>, state: &mut State, index: u32, filling: Arc<Filling>, len: usize) {
-        let Kind::Streaming(stream) = &mut state.kind else { unreachable!("only streams send parts by themselves") };
+    /// A part that has left its slot, for [`Self::depart`] once the lock of the state is given back.
+    pub fn send(self: &Arc<Self>, state: &mut State, index: u32, filling: Arc<Filling>, len: usize) -> Departure {
+        let (key, headers) = (state.key.clone(), state.headers.clone());
+        let stream = state.stream();
         let leaving = stream.leaving();
-        let (key, headers) = (&state.key, &state.headers);
-        let upload = stream.upload.get_or_insert_with(|| Uploading::new(&self.shared, key.clone(), headers.clone()));
+        let upload = Arc::clone(stream.upload.get_or_insert_with(|| Uploading::new(&self.shared, key, headers)));
         let (running, sending) = (upload.run(), self.shared.share.on_send());
         state.pace.on_begin(Instant::now(), self.shared.metrics.uploaded_bytes.get());
         if leaving > state.pace.at_once() {
             state.pace.on_waiting();
             self.places.add_permits(state.pace.missing_places());
         }
-        let task = Arc::clone(self).send_part(Arc::clone(upload), running, sending, index, filling, len);
-        self.shared.background.spawn(task).map(drop).expect("who writes is in a runtime");
+        Departure { upload, running, sending, body: filling.body(len), flight: Flight::new(self, index, filling), index }
     }
 
-    async fn send_part(
-        self: Arc<Self>,
-        upload: Arc<Uploading>,
-        running: Running,
-        sending: Sending,
-        index: u32,
-        filling: Arc<Filling>,
-        len: usize,
-    ) {
+    /// Starts to send parts. Where the runtime has ended they are put back.
+    pub fn depart(self: &Arc<Self>, departures: Vec<Departure>) {
+        for departure in departures {
+            drop(self.shared.background.spawn(Arc::clone(self).send_part(departure)));
+        }
+    }
+
+    async fn send_part(self: Arc<Self>, departure: Departure) {
+        let Departure { upload, running, sending, flight, body, index } = departure;
+        let len = body.len();
         let place = self.places.acquire().await.expect("it is never closed");
         let of_all = self.shared.places.acquire().await;
         let began = Instant::now();
-        // Whoever waits for this part would wait for ever.
-        let result = AssertUnwindSafe(async { upload.send(index + 1, filling.body(len)).await }).catch_unwind().await;
+        let result = AssertUnwindSafe(upload.send(index + 1, body)).catch_unwind().await;
         let (now, took) = (Instant::now(), began.elapsed());
         drop((of_all, running, sending));
         let outcome = match result {
             Ok(Ok(Some(part))) => Outcome::Part(part),
             Ok(Ok(None)) => Outcome::Stopped,
             Ok(Err(error)) => Outcome::Failed(error.into()),
-            Err(_) => Outcome::Failed(store::Error::new(ErrorKind::Unavailable, Op::UploadPart, &upload.key, DEFECT).into()),
+            Err(_) => Outcome::Failed(Interrupted::Panicked.into()),
         };
         {
             let state = &mut *self.state.lock();
+            let has_arrived = matches!(outcome, Outcome::Part(_));
+            flight.land(state, outcome);
             if let Kind::Streaming(stream) = &mut state.kind {
-                let has_arrived = matches!(outcome, Outcome::Part(_));
-                stream.on_sent(index, filling, outcome, &self.shared.share);
                 let own = stream.leaving();
                 if has_arrived {
                     state.pace.on_sent(len, took, (now, self.shared.metrics.uploaded_bytes.get()), self.shared.share.sending() > own);

@@ -4,6 +4,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod drains;
+mod endings;
 mod names;
 mod program;
 mod reading;
@@ -12,6 +14,7 @@ mod upgrade;
 mod writing;
 
 fn main() -> std::process::ExitCode {
-    let trials = [reading::trials(), sidecar::trials(), writing::trials(), names::trials(), upgrade::trials()];
+    let trials =
+        [drains::trials(), endings::trials(), reading::trials(), sidecar::trials(), writing::trials(), names::trials(), upgrade::trials()];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

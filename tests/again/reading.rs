@@ -1,14 +1,15 @@
 //! Readers whose daemon is killed: they wait for a moment and get every byte.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 
 use libtest_mimic::Trial;
 
 use crate::program::{Supervised, trial};
 use crate::support::S3Server;
-use crate::support::disturbed::{SIZE, objects, while_reading};
-use crate::support::mounts::Daemon;
+use crate::support::disturbed::{SIZE, objects, too_old, while_reading};
+use crate::support::mounts::{Daemon, no_filter, trial_unless, wait_until};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -16,6 +17,7 @@ pub fn trials() -> Vec<Trial> {
         trial("sixteen_readers_past_the_pages_get_every_byte_when_their_daemon_is_killed", || readers(libc::O_DIRECT)),
         trial("without_another_daemon_readers_get_an_error_and_do_not_hang", no_other_daemon),
         trial("readers_of_files_on_the_disk_go_on", from_the_disk),
+        trial_unless(|| too_old().or_else(no_filter), "daemon_that_cannot_read_requests_is_replaced", unreadable),
     ]
 }
 
@@ -63,4 +65,25 @@ fn from_the_disk() {
     // By now the kernel may read them by itself.
     while_reading(mount.mount.path(), &contents, 0, &[&replace]);
     while_reading(mount.mount.path(), &contents, 0, &[]);
+}
+
+fn unreadable() {
+    let server = S3Server::start();
+    let contents = objects(&server);
+    let mount = Supervised::start(Daemon::new(&server).unreadable());
+    let reader = File::open(mount.join("data/0")).unwrap();
+    let mut bytes = [0; 4096];
+    reader.read_exact_at(&mut bytes, 0).unwrap();
+    let first = mount.daemon().expect("one runs");
+    let mut written = File::create(mount.join("written")).unwrap();
+    // The daemon may end before it answers.
+    let refused = written.write_all(&[7; 1 << 20]).err();
+    assert!(refused.is_none_or(|error| error.raw_os_error() == Some(libc::EIO)));
+    wait_until("another daemon", || mount.daemon().is_some_and(|pid| pid != first));
+    let error = written.sync_all().unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EIO), "what it was streaming is lost, and the writer is told");
+    reader.read_exact_at(&mut bytes, SIZE - 4096).unwrap();
+    assert!(contents[0].matches(SIZE - 4096, &bytes));
+    let log = mount.mount.log();
+    assert!(log.contains("the daemon died") && log.contains("another daemon goes on with it"), "{log}");
 }

@@ -21,7 +21,33 @@ pub fn trials() -> Vec<Trial> {
         trial("warming_stops_at_its_bound_and_goes_on_from_a_list", bounded),
         trial("only_names_are_brought_into_memory_when_that_is_asked_for", metadata_only),
         trial("what_cannot_be_warmed_is_named", failures),
+        trial("warm_of_a_damaged_object_fails_and_keeps_nothing", damaged),
     ]
+}
+
+fn damaged() {
+    let server = S3Server::start();
+    for (name, size) in [("small", 300_000), ("large", 10 << 20)] {
+        let content: Vec<u8> = (0..size).map(|n: u32| (n % 251) as u8).collect();
+        let dir = tempfile::tempdir().expect("a directory can be made");
+        let local = dir.path().join("file");
+        fs::write(&local, &content).expect("there is room");
+        let target = format!("s3://{BUCKET}/{name}");
+        windlass(&server, &["put", "--endpoint", &server.endpoint()], &[&local, Path::new(&target)]).succeeds();
+        let spill = tempfile::tempdir().expect("a directory can be made");
+        let at = spill.path().to_str().expect("it is text");
+        let warm = || windlass(&server, &["warm", "--endpoint", &server.endpoint(), "--spill-dir", at, &target], &[]);
+        server.spoil(name, size as usize - 5);
+        server.reset_log();
+        let said = warm();
+        assert!(said.code != Some(0) && said.err.contains("CRC-64/NVME"), "{}{}", said.out, said.err);
+        assert_eq!(server.count(Kind::Get), if name == "small" { 2 } else { 6 }, "once more and then no more");
+        // Whole again, it is brought anew: nothing wrong was kept.
+        server.spoil(name, size as usize - 5);
+        server.reset_log();
+        warm().succeeds();
+        assert_eq!(server.count(Kind::Get), if name == "small" { 1 } else { 3 });
+    }
 }
 
 /// How the program ended and what it said.

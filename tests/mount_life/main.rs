@@ -9,6 +9,7 @@ mod beginning;
 mod control;
 mod descriptor;
 mod ending;
+mod failures;
 mod place;
 mod read_only;
 mod refusals;
@@ -21,6 +22,7 @@ fn main() -> std::process::ExitCode {
         beginning::trials(),
         refusals::trials(),
         ending::trials(),
+        failures::trials(),
         read_only::trials(),
         descriptor::trials(),
         users::trials(),

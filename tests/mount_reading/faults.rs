@@ -25,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_pause_shorter_than_the_stall_timeout_is_waited_for", a_pause_shorter_than_the_stall_timeout_is_waited_for),
         trial("a_burst_of_503_is_outlived", a_burst_of_503_is_outlived),
         trial("a_store_that_fails_every_third_time_is_read_right", a_store_that_fails_every_third_time_is_read_right),
+        trial("damaged_object_of_one_chunk_is_eio_unless_off", damaged_object_of_one_chunk),
         trial("data_comes_from_the_read_endpoint_while_that_answers", data_comes_from_the_read_endpoint_while_that_answers),
     ]
 }
@@ -48,6 +49,31 @@ fn read_on(effect: Effect, resumes: impl Fn(Range<u64>, Range<u64>) -> bool) {
         assert!(again.clone().count() == 1 && again.clone().all(|again| resumes(cut.clone(), again.clone())), "{ranges:?}");
         assert_eq!(ranges.len() as u64, SIZE / (4 * MIB) + 1, "nothing else is asked for twice: {ranges:?}");
     }
+}
+
+fn damaged_object_of_one_chunk() {
+    let server = S3Server::start();
+    let content: Vec<u8> = (0..300_000_u32).map(|n| (n % 251) as u8).collect();
+    {
+        let writer = Daemon::new(&server).start();
+        for name in ["good", "bad"] {
+            std::fs::write(writer.join(name), &content).expect("it can be written");
+        }
+    }
+    server.spoil("bad", 150_000);
+    for through in BOTH {
+        let mount = Daemon::new(&server).start();
+        server.reset_log();
+        let read = |name: &str| std::os::unix::fs::FileExt::read_at(&open(&mount.join(name), through), &mut vec![0; 4096], 0);
+        assert_eq!(read("good").expect("it is right"), 4096);
+        assert_eq!(read("bad").expect_err("it is wrong").raw_os_error(), Some(libc::EIO));
+        // The kernel may ask again for pages of its own.
+        let asked = gets(&server, "bad").len();
+        assert!(asked >= 2 && asked.is_multiple_of(2), "each time twice: {asked}");
+        assert_eq!(gets(&server, "good").len(), 1);
+    }
+    let mount = Daemon::new(&server).arg("--verify-reads", "off").start();
+    assert_eq!(std::fs::read(mount.join("bad")).expect("nobody looks").len(), content.len());
 }
 
 fn a_pause_shorter_than_the_stall_timeout_is_waited_for() {

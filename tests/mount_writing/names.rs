@@ -1,6 +1,6 @@
 //! Names that are made, removed and changed through a mount: what the bucket has then, and what the next look shows.
 
-use std::fs::{self, File};
+use std::fs::{self, File, FileTimes};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
         trial("attributes_hold_for_the_life_of_the_mount", attributes),
         trial("a_handle_whose_name_is_gone_sets_nothing_on_who_has_the_name_now", attributes_of_removed),
         trial("attributes_can_be_kept_in_the_bucket", posix_attributes),
+        trial("access_times_can_be_kept_in_the_bucket", access_times),
         trial("a_new_owner_takes_privileges_from_a_program", privileges),
         trial("attributes_of_directories_are_seen_by_another_mount", posix_directories),
         trial("directories_show_when_their_entries_changed", directory_times),
@@ -307,6 +308,42 @@ fn posix_attributes() {
     let shown = fs::metadata(mount.join("file")).expect("it is there");
     assert_eq!((shown.mode() & 0o7777, shown.uid(), shown.gid()), (0o751, 1234, 5678));
     assert_eq!(shown.modified().expect("it is told"), time);
+}
+
+fn access_times() {
+    let server = S3Server::start();
+    let [first, second, third] = [1, 2, 3].map(|n| UNIX_EPOCH + Duration::new(1_500_000_000 + n, 120_000_000));
+    let shown = |path: &Path| {
+        let about = fs::metadata(path).expect("it is there");
+        (about.accessed().expect("it is told"), about.modified().expect("it is told"))
+    };
+    let set = |path: &Path, times| File::open(path).and_then(|file| file.set_times(times)).expect("it is taken");
+    let daemon = || Daemon::new(&server).flag("--posix-attributes");
+    {
+        let mount = daemon().start();
+        fs::write(mount.join("file"), b"x").expect("it is written");
+        fs::create_dir(mount.join("directory")).expect("it is new");
+        for name in ["file", "directory"] {
+            let path = mount.join(name);
+            set(&path, FileTimes::new().set_accessed(first).set_modified(second));
+            assert_eq!(shown(&path), (first, second), "{name}");
+            set(&path, FileTimes::new().set_modified(third));
+            assert_eq!(shown(&path), (first, third), "{name}: the other time stays");
+            set(&path, FileTimes::new().set_accessed(second));
+            assert_eq!(shown(&path), (second, third), "{name}: the other time stays");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("it is taken");
+            assert_eq!(shown(&path), (second, third), "{name}: both times stay");
+        }
+    }
+    for key in ["file", "directory/"] {
+        assert_eq!(server.metadata(key).get("atime").map(String::as_str), Some("1500000002.120000000"), "{key}");
+    }
+    let mount = daemon().arg("--stat-cache-ttl", "0s").start();
+    for name in ["file", "directory"] {
+        assert_eq!(shown(&mount.join(name)), (second, third), "{name} in another mount");
+        set(&mount.join(name), FileTimes::new().set_accessed(first));
+        assert_eq!(shown(&mount.join(name)), (first, third), "{name} asked of the store");
+    }
 }
 
 fn privileges() {

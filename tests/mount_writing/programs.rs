@@ -7,9 +7,9 @@ use std::process::Command;
 use libtest_mimic::Trial;
 
 use super::look::Look;
-use super::support::S3Server;
 use super::support::mounts::{Daemon, Mount, lacks, trial, trial_unless, trial_with};
 use super::support::python;
+use super::support::{Habits, S3Server};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -22,10 +22,34 @@ pub fn trials() -> Vec<Trial> {
         trial_with(&["sh"], "shells_redirect_into_one_object", shell),
         trial_with(&["fio"], "fio_verifies_what_it_wrote_in_order_and_at_random", fio),
         trial_with(&["fsx"], "fsx_finds_every_byte_where_it_was_written", fsx),
+        trial("weak_etags_are_read_renamed_and_edited", weak_tags),
         trial("editors_write_beside_and_rename_over", editor),
         trial_unless(|| vim_here().err(), "vim_edits_with_and_without_a_backup", vim),
         trial_unless(|| python::lacks("pip"), "pip_installs_a_package_that_can_be_imported", pip),
     ]
+}
+
+fn weak_tags() {
+    let server = S3Server::start();
+    server.behave(Habits { weak_tags: true, ..Habits::default() });
+    let content: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    server.put("a", content.clone());
+    server.put("d/b", content.clone());
+    let mount = Daemon::new(&server).start();
+    assert!(fs::read(mount.join("a")).expect("it can be read") == content);
+    fs::rename(mount.join("a"), mount.join("renamed")).expect("it can be renamed");
+    fs::rename(mount.join("d"), mount.join("e")).expect("its directory can be renamed");
+    for name in ["renamed", "e/b"] {
+        assert!(fs::read(mount.join(name)).expect("it can be read") == content, "{name}");
+    }
+    // In place: what is not written again comes from the version that is there, and replaces that one only.
+    let file = fs::OpenOptions::new().write(true).open(mount.join("e/b")).expect("it can be opened");
+    std::os::unix::fs::FileExt::write_all_at(&file, b"edited", 1_000).expect("it can be written");
+    file.sync_all().expect("it can be stored");
+    drop(file);
+    let edited = [&content[..1_000], b"edited", &content[1_006..]].concat();
+    assert!(server.stored("e/b").expect("it is there").0 == edited);
+    assert!(fs::read(mount.join("e/b")).expect("it can be read") == edited);
 }
 
 /// Runs `script` in `directory` and panics with what it said when it fails.

@@ -17,8 +17,8 @@ pub fn trials() -> Vec<Trial> {
         trial("a_small_file_in_a_known_directory_is_one_listing_and_one_put", many_small),
         trial("a_large_file_is_its_parts_and_appears_when_it_is_closed", large),
         trial("a_file_that_is_being_written_can_be_read", read_while_writing),
-        trial("an_old_version_is_read_until_the_new_one_is_there", replace),
-        trial("a_second_writer_of_a_stream_is_told_that_it_is_busy", busy),
+        trial("replaced_file_shows_its_new_content_to_all_handles", replace),
+        trial("second_writer_of_a_stream_shares_its_content", two_writers),
         trial("a_killed_daemon_leaves_the_old_version", killed),
         trial("sigterm_refuses_what_is_new_and_names_what_was_cut", terminated),
         trial("sigterm_stores_what_was_written_to_files_that_are_open", stored_while_open),
@@ -115,27 +115,35 @@ fn replace() {
     let mut start = vec![0; MIB];
     std::io::Read::read_exact(&mut reader, &mut start).expect("it can be read");
     let mut writer = File::create(mount.join("file")).expect("it can be replaced");
+    // Emptied, and written to, for the handle that was open and for those that come.
+    assert_eq!((reader.metadata().expect("it is open").len(), reader.read_at(&mut start, 0).expect("it can be read")), (0, 0));
     writer.write_all(b"the new content").expect("it is taken");
-    // Who has it open reads on, who opens it now reads the same.
-    let mut rest = vec![0; MIB];
-    reader.read_exact_at(&mut rest, MIB as u64).expect("the old version is still there");
-    assert_eq!([start, rest].concat(), old);
-    assert_eq!(fs::read(mount.join("file")).expect("it can be opened"), old);
+    let mut bytes = vec![0; MIB];
+    assert_eq!(reader.read_at(&mut bytes, 4).expect("it can be read"), 11);
+    assert_eq!(&bytes[..11], b"new content");
+    assert_eq!(fs::read(mount.join("file")).expect("it can be opened"), b"the new content");
+    assert_eq!(server.object("file").expect("it is there"), old, "the bucket has the old version until the commit");
     drop(writer);
     assert_eq!(fs::read(mount.join("file")).expect("it can be read"), b"the new content");
+    assert_eq!(reader.read_at(&mut bytes, 0).expect("it can be read"), 15, "also through the handle that was open before");
     assert_eq!(server.object("file").expect("it is there"), "the new content");
 }
 
-fn busy() {
+fn two_writers() {
     let server = S3Server::start();
     let mount = Daemon::new(&server).start();
     let mut first = File::create(mount.join("file")).expect("it can be made");
     first.write_all(b"first").expect("it is taken");
-    let second = File::options().write(true).open(mount.join("file")).expect_err("it streams to the store");
-    assert_eq!(second.raw_os_error(), Some(libc::EBUSY));
+    let second = File::options().write(true).open(mount.join("file")).expect("it can be opened beside the first");
+    second.write_all_at(b"second", 10).expect("it is taken");
+    first.write_all(b" one ").expect("it is taken");
     drop(first);
-    fs::write(mount.join("file"), b"second").expect("nobody writes to it now");
-    assert_eq!(server.object("file").expect("it is there"), "second");
+    assert_eq!(server.object("file").expect("it is there"), "first one second");
+    second.write_all_at(b"F", 0).expect("it is taken");
+    drop(second);
+    assert_eq!(server.object("file").expect("it is there"), "First one second");
+    fs::write(mount.join("file"), b"third").expect("it is replaced");
+    assert_eq!(server.object("file").expect("it is there"), "third");
 }
 
 fn killed() {

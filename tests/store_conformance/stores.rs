@@ -18,6 +18,7 @@ use windlass::store::memory::{Memory, Plan};
 use windlass::store::{CredentialOptions, Dialect, Key, Options, Policy, Retrying, Signature, StaticKeys, open};
 
 use crate::moto::Moto;
+use crate::support::flipping::Flipping;
 use crate::support::oss_server::{OssServer, Setup};
 use crate::support::oss_sign::Signee;
 use crate::support::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};
@@ -137,6 +138,15 @@ impl Bucket {
                 client.delete_object().bucket(&self.options.bucket).key(key).send().await.expect("the object can be deleted");
             }
         }
+    }
+
+    /// The same bucket through a proxy that damages what passes.
+    pub async fn through_flips(&self) -> (Flipping, Arc<Retrying>) {
+        let endpoint = self.options.endpoint.as_deref().expect("it is remote");
+        let proxy = Flipping::start(endpoint.strip_prefix("http://").unwrap().trim_end_matches('/').parse().unwrap());
+        let options = Options { endpoint: Some(proxy.endpoint()), retries: 2, ..self.options.clone() };
+        let store = open(&options, Arc::default()).await.expect("the options are right");
+        (proxy, store)
     }
 
     /// The same server, another bucket, which it does not have.

@@ -6,15 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
+use sha2::Digest;
 use windlass::metrics::Metrics;
 use windlass::store::{
-    Condition, CopyRequest, ETag, ErrorKind, Headers, ObjectStore, Op, Options, Part, PartCopy, PutRequest, Retrying, Sse, Upload, open,
+    Condition, CopyRequest, ETag, ErrorKind, Headers, ListRequest, ObjectStore, Op, Options, Part, PartCopy, PutRequest, Retrying,
+    Signature, Sse, Upload, open,
 };
 
 use crate::promises::content;
 use crate::stores::{Server, key, oss, s3};
+use crate::support::flipping::{Flipping, MARK};
 use crate::support::oss_write::OssEffect;
-use crate::support::{Effect, Fault, Habits, Kind};
+use crate::support::{Effect, Fault, Habits, Kind, S3Server};
 
 type Test = fn() -> LocalBoxFuture<'static, ()>;
 
@@ -29,6 +32,12 @@ pub const ALL: &[(&str, Test)] = tests![
     a_store_that_stays_down_leaves_the_old_object_and_no_upload,
     a_checksum_that_differs_is_an_error,
     an_endpoint_without_checksums_is_written_without,
+    a_silent_endpoint_that_damages_bodies_is_found_out,
+    tags_that_are_no_md5s_are_found_out_and_left_alone,
+    multipart_with_part_checksums_completes_where_they_must_be,
+    payloads_without_tls_are_signed_until_checksums_are,
+    bodies_carry_md5_where_no_checksum_is_acknowledged,
+    weak_tags_are_read_copied_and_replaced_like_strong_ones,
     an_endpoint_without_conditions_is_looked_at_before,
     an_error_that_comes_after_success_is_tried_again,
     a_body_that_does_not_move_is_given_up,
@@ -257,6 +266,162 @@ async fn an_endpoint_without_checksums_is_written_without() {
         .map(|request| request.kind)
         .collect();
     assert_eq!(summed, [Kind::Put], "it is asked once");
+}
+
+fn marked(seed: u8) -> Vec<u8> {
+    [&content(seed, 40_000)[..], MARK, &content(seed, 1000)].concat()
+}
+
+async fn a_silent_endpoint_that_damages_bodies_is_found_out() {
+    let server = S3Server::start_anonymous();
+    server.behave(Habits { silent_checksums: true, ..Habits::default() });
+    let proxy = Flipping::start(([127, 0, 0, 1], server.port()).into());
+    let options = || Options { endpoint: Some(proxy.endpoint()), retries: 2, signature: Signature::None, ..server.store_options() };
+    let request = |name: &str, condition| PutRequest { key: key(name), body: marked(1).into(), headers: Headers::default(), condition };
+    // The very first body, each time it is sent: what the tags are has to be found out.
+    let store = open(&options(), Arc::default()).await.unwrap();
+    proxy.flip_requests(usize::MAX);
+    assert_eq!(store.put(&request("a", Condition::Absent)).await.unwrap_err().kind, ErrorKind::Corrupt);
+    assert_eq!(
+        (server.count(Kind::Put), server.count(Kind::CreateUpload), server.uploads()),
+        (3, 1, 0),
+        "asked once, and nothing is left of it"
+    );
+    // What the first attempt left there does not stop the second.
+    proxy.flip_requests(1);
+    store.put(&request("b", Condition::Absent)).await.unwrap();
+    assert!(server.stored("b").unwrap().0 == marked(1));
+    assert_eq!(store.put(&request("b", Condition::Absent)).await.unwrap_err().kind, ErrorKind::Replaced, "others are still in the way");
+    let store = open(&options(), Arc::default()).await.unwrap();
+    let upload = store.create_upload(&key("c"), &Headers::default()).await.unwrap();
+    assert!(!upload.checksummed);
+    proxy.flip_requests(1);
+    let part = store.upload_part(&upload, 1, marked(2).into()).await.unwrap();
+    store.complete_upload(&upload, &[part], &Condition::Any).await.unwrap();
+    assert!(server.stored("c").unwrap().0 == marked(2));
+    assert_eq!(server.uploads(), 0);
+}
+
+async fn tags_that_are_no_md5s_are_found_out_and_left_alone() {
+    let bench = Bench::s3(|options| options).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    server.behave(Habits { silent_checksums: true, odd_tags: true, ..Habits::default() });
+    for name in ["a", "b", "c"] {
+        bench.put(name, &content(1, 1000), Condition::Absent).await.unwrap();
+    }
+    let (upload, parts) = bench.begin("d").await;
+    bench.store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+    assert_eq!((bench.count(Op::Put), bench.count(Op::CreateUpload), bench.count(Op::AbortUpload)), (3, 2, 1), "it is asked once");
+    assert_eq!((bench.metrics.retries.get(), bench.uploads()), (0, 0));
+    // Encrypted with somebody's key: no tag is an MD5, and nobody asks.
+    let bench = Bench::s3(|options| Options { sse: Sse::Kms, ..options }).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    server.behave(Habits { silent_checksums: true, odd_tags: true, ..Habits::default() });
+    bench.put("a", b"body", Condition::Absent).await.unwrap();
+    assert_eq!((bench.count(Op::Put), bench.count(Op::CreateUpload)), (1, 0));
+}
+
+async fn multipart_with_part_checksums_completes_where_they_must_be() {
+    let bench = Bench::s3(|options| options).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    server.behave(Habits { wants_part_sums: true, ..Habits::default() });
+    let etag = bench.put("source", &content(9, 50_000), Condition::Any).await.unwrap();
+    let (upload, mut parts) = bench.begin("a").await;
+    let range = PartCopy { source: key("source"), etag, range: 10..40_010 };
+    parts.push(bench.store.copy_part(&upload, 3, &range).await.unwrap());
+    bench.store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+    assert_eq!(bench.read("a").await.len(), 180_000);
+}
+
+async fn payloads_without_tls_are_signed_until_checksums_are() {
+    let bench = Bench::s3(|options| options).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    let hashes = |kind| server.of_kind(kind).iter().map(|request| request.amz["x-amz-content-sha256"].clone()).collect::<Vec<_>>();
+    let unsigned = "UNSIGNED-PAYLOAD";
+    let own = |body: &[u8]| hex::encode(sha2::Sha256::digest(body));
+    bench.put("a", b"one", Condition::Any).await.unwrap();
+    bench.put("a", b"two", Condition::Any).await.unwrap();
+    assert_eq!(hashes(Kind::Put), [own(b"one"), unsigned.to_owned()], "the header with the checksum is signed, and the store looks at it");
+    assert!(server.of_kind(Kind::Put)[1].authorization.as_ref().unwrap().contains("x-amz-checksum-crc64nvme"));
+    let (upload, parts) = bench.begin("b").await;
+    bench.store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+    assert_eq!(hashes(Kind::CreateUpload), [own(b"")]);
+    assert!(hashes(Kind::CompleteUpload)[0] != unsigned);
+    server.behave(Habits { silent_checksums: true, ..Habits::default() });
+    bench.put("a", b"three", Condition::Any).await.unwrap();
+    bench.put("a", b"four", Condition::Any).await.unwrap();
+    assert_eq!(hashes(Kind::Put)[2..], [unsigned.to_owned(), own(b"four")], "from when the store stopped looking at it");
+}
+
+async fn bodies_carry_md5_where_no_checksum_is_acknowledged() {
+    let md5s = |server: &S3Server, kind| server.of_kind(kind).iter().map(|request| request.content_md5.is_some()).collect::<Vec<_>>();
+    for (habits, puts, parts) in [
+        (Habits::default(), [false, false], [false, false]),
+        (Habits { silent_checksums: true, ..Habits::default() }, [false, true], [true, true]),
+    ] {
+        let bench = Bench::s3(|options| options).await;
+        let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+        server.behave(habits);
+        for body in [b"one", b"two"] {
+            bench.put("a", body, Condition::Any).await.unwrap();
+        }
+        bench.begin("b").await;
+        assert_eq!((md5s(server, Kind::Put), md5s(server, Kind::UploadPart)), (puts.to_vec(), parts.to_vec()), "{habits:?}");
+    }
+    // Refused sums are replaced at once.
+    let bench = Bench::s3(|options| options).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    server.behave(Habits { no_checksums: true, ..Habits::default() });
+    bench.put("a", b"body", Condition::Any).await.unwrap();
+    assert_eq!(md5s(server, Kind::Put), [false, true]);
+}
+
+async fn weak_tags_are_read_copied_and_replaced_like_strong_ones() {
+    for looks in [true, false] {
+        let bench = Bench::s3(|options| Options { retries: 0, ..options }).await;
+        let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+        server.behave(Habits { weak_tags: true, ..Habits::default() });
+        server.put("a", content(1, 70_000));
+        // The version comes from a HEAD or from a listing, of which each request is the first that learns of the mark.
+        let meta = async |name: &str| {
+            let store = open(&server.store_options(), Arc::default()).await.unwrap();
+            let list = ListRequest { prefix: key(name), delimited: false, after: None, token: None, max_keys: 1 };
+            let meta = match looks {
+                true => store.head(&key(name)).await.unwrap(),
+                false => store.list(&list).await.unwrap().objects.remove(0),
+            };
+            assert_eq!(meta.etag.is_weak(), looks);
+            (store, meta)
+        };
+        let (store, a) = meta("a").await;
+        assert!(crate::promises::whole(&*store, &a, 10..70_000).await == content(1, 70_000)[10..]);
+        let (store, a) = meta("a").await;
+        let copy = |etag: ETag| CopyRequest { source: key("a"), etag, target: key("b"), headers: None, condition: Condition::Absent };
+        store.copy(&copy(a.etag.clone())).await.unwrap();
+        let (store, a) = meta("a").await;
+        let upload = store.create_upload(&key("c"), &Headers::default()).await.unwrap();
+        let part = PartCopy { source: key("a"), etag: a.etag.clone(), range: 0..70_000 };
+        let parts = [store.copy_part(&upload, 1, &part).await.unwrap(), store.upload_part(&upload, 2, "end".into()).await.unwrap()];
+        store.complete_upload(&upload, &parts, &Condition::Absent).await.unwrap();
+        let (store, b) = meta("b").await;
+        let put = |etag: &ETag| PutRequest {
+            key: key("b"),
+            body: "new".into(),
+            headers: Headers::default(),
+            condition: Condition::Is(etag.clone()),
+        };
+        store.put(&put(&b.etag)).await.unwrap();
+        // Another version is as much another one as with strong tags.
+        let (store, a) = meta("a").await;
+        server.put("a", content(2, 70_000));
+        assert_eq!(crate::promises::fetch(&*store, &a, 0..10).await.1.unwrap_err().kind, ErrorKind::Replaced);
+        assert_eq!(store.copy(&CopyRequest { target: key("d"), ..copy(a.etag.clone()) }).await.unwrap_err().kind, ErrorKind::Replaced);
+        assert_eq!(store.copy_part(&upload, 1, &part).await.unwrap_err().kind, ErrorKind::Replaced);
+        let (store, _) = meta("b").await;
+        assert_eq!(store.put(&put(&b.etag)).await.unwrap_err().kind, ErrorKind::Replaced);
+        assert_eq!(bench.read("b").await, b"new");
+        assert_eq!(bench.read("c").await, [&content(1, 70_000)[..], b"end"].concat());
+    }
 }
 
 async fn an_endpoint_without_conditions_is_looked_at_before() {

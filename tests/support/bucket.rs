@@ -39,6 +39,14 @@ struct Objects {
 pub struct Habits {
     /// It knows no checksums and says so.
     pub no_checksums: bool,
+    /// It ignores checksums, Content-MD5 included, and says nothing.
+    pub silent_checksums: bool,
+    /// Its tags look like MD5s and are something else.
+    pub odd_tags: bool,
+    /// An upload that was begun with a checksum is completed only with those of its parts, as MinIO and versitygw do.
+    pub wants_part_sums: bool,
+    /// It marks the tags in headers as weak, as proxies do, and meets no condition on a tag. Listings show them as they are.
+    pub weak_tags: bool,
     /// It knows no conditional writes and says so.
     pub no_conditions: bool,
     /// Checksums that it tells are wrong.
@@ -80,6 +88,11 @@ impl Bucket {
         self.lock().put(key, About::default(), |_| Content::Stored(content.into()))
     }
 
+    /// As [`put`](Self::put), with this tag, which may be one that the object had before.
+    pub fn put_tagged(&self, key: &str, content: impl Into<Bytes>, etag: &str) -> String {
+        self.lock().put(key, About { etag: Some(etag.to_owned()), ..About::default() }, |_| Content::Stored(content.into()))
+    }
+
     pub fn put_synthetic(&self, key: &str, size: u64) -> String {
         self.lock().put(key, About::default(), |version| Content::Synthetic(size, Synthetic::of(&key.into(), version)))
     }
@@ -119,6 +132,10 @@ impl Bucket {
         self.lock().habits = habits;
     }
 
+    fn habits(&self) -> Habits {
+        self.lock().habits
+    }
+
     fn lock(&self) -> MutexGuard<'_, Objects> {
         self.0.lock().expect("no panic while it is held")
     }
@@ -140,8 +157,9 @@ impl Objects {
 }
 
 impl Object {
+    /// Without one of its own it is the version, which does not look like the MD5 of anything.
     fn etag(&self) -> String {
-        self.about.etag.clone().unwrap_or_else(|| format!("{:032x}", self.version))
+        self.about.etag.clone().unwrap_or_else(|| format!("v{:031x}", self.version))
     }
 
     fn bytes(&self, range: std::ops::Range<u64>) -> Bytes {
@@ -175,7 +193,7 @@ impl S3 for Bucket {
     async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
         let input = req.input;
         let object = self.get(&input.bucket, &input.key)?;
-        let etag = ETag::Strong(object.etag());
+        let etag = self.habits().header(object.etag());
         if let Some(ETagCondition::ETag(wanted)) = &input.if_match
             && !etag.strong_cmp(wanted)
         {
@@ -186,12 +204,15 @@ impl S3 for Bucket {
             None => 0..size,
             Some(range) => range.check(size)?,
         };
+        // As S3 does: only to those who ask for it, and for no range.
+        let told = object.about.crc64.filter(|_| input.checksum_mode.is_some() && input.range.is_none());
         let content_range = input.range.map(|_| format!("bytes {}-{}/{size}", range.start, range.end - 1));
         let output = GetObjectOutput {
             content_length: Some((range.end - range.start) as i64),
             body: Some(StreamingBlob::from(Box::pin(Body { content: object.content, at: range.start, end: range.end }) as DynByteStream)),
             content_range,
             e_tag: Some(etag),
+            checksum_crc64nvme: told.map(write::in_base64),
             last_modified: Some(object.modified.into()),
             accept_ranges: Some("bytes".into()),
             ..Default::default()
@@ -204,7 +225,7 @@ impl S3 for Bucket {
         let checked = req.input.checksum_mode.is_some();
         let output = HeadObjectOutput {
             content_length: Some(object.size() as i64),
-            e_tag: Some(ETag::Strong(object.etag())),
+            e_tag: Some(self.habits().header(object.etag())),
             last_modified: Some(object.modified.into()),
             checksum_crc64nvme: object.about.crc64.filter(|_| checked).map(write::in_base64),
             content_type: object.about.content_type.clone(),

@@ -22,6 +22,7 @@ pub struct Request {
     pub if_match: Option<String>,
     pub user_agent: Option<String>,
     pub authorization: Option<String>,
+    pub content_md5: Option<String>,
     /// The vendor's headers, by name.
     pub amz: std::collections::BTreeMap<String, String>,
     /// Bytes of the body that came with it.
@@ -95,6 +96,7 @@ impl Request {
             range: text(RANGE).as_deref().and_then(parse_range),
             if_match: text(IF_MATCH),
             user_agent: text(USER_AGENT),
+            content_md5: text(hyper::header::HeaderName::from_static("content-md5")),
             authorization: text(hyper::header::AUTHORIZATION),
             amz: headers
                 .iter()

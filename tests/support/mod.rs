@@ -1,9 +1,12 @@
 //! What tests share: real S3 and OSS servers over loopback HTTP that remember every request and misbehave on demand.
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of the support")]
 
+pub mod app;
 mod bucket;
+pub mod cgroup;
 pub mod disturbed;
 mod fault;
+pub mod flipping;
 pub mod keeper;
 pub mod keyring;
 mod layer;

@@ -66,6 +66,33 @@ pub fn why_not() -> Option<String> {
     (!may_mount).then(|| "no CAP_SYS_ADMIN: root may not mount here".into())
 }
 
+/// Runs the program in its arguments with a filter of system calls (seccomp(2)): readv(2) into two pieces of memory fails with EIO. The daemon reads
+/// requests of the kernel so after a large write, and nothing else.
+const UNREADABLE: &str = r#"
+import ctypes, os, struct, sys
+readv = {"x86_64": 19, "aarch64": 65}[os.uname().machine]
+EQUAL, LOAD, RETURN = 0x15, 0x20, 0x06
+NUMBER, THIRD = 0, 32
+ERRNO, ALLOW = 0x50000, 0x7fff0000
+program = [(LOAD, 0, 0, NUMBER), (EQUAL, 0, 3, readv), (LOAD, 0, 0, THIRD), (EQUAL, 0, 1, 2), (RETURN, 0, 0, ERRNO | 5), (RETURN, 0, 0, ALLOW)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
+given = Filter(len(program), ctypes.addressof(code))
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(given), 0, 0) != 0:
+    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+/// Why no daemon can be [unreadable](Daemon::unreadable) here.
+pub fn no_filter() -> Option<String> {
+    let is_known = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+    let no_root = || (!rustix::process::geteuid().is_root()).then(|| "only root may filter system calls".to_owned());
+    (!is_known).then(|| "the number of readv(2) is not known here".to_owned()).or_else(no_root).or_else(|| lacks("python3"))
+}
+
 /// capabilities(7).
 const CAP_SYS_ADMIN: u64 = 1 << 21;
 
@@ -102,18 +129,19 @@ pub struct Daemon<'a> {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     cgroup: Option<PathBuf>,
+    is_unreadable: bool,
 }
 
 impl<'a> Daemon<'a> {
     pub fn new(server: &'a S3Server) -> Self {
         let (source, endpoint) = (format!("s3://{BUCKET}"), server.endpoint());
-        Self { server: Some(server), source, endpoint, arguments: Vec::new(), environment: Vec::new(), cgroup: None }
+        Self { server: Some(server), source, endpoint, arguments: Vec::new(), environment: Vec::new(), cgroup: None, is_unreadable: false }
     }
 
     /// Mounts `source` of any server, with nothing in the environment but what [`env`](Self::env) adds.
     pub fn of(source: &str, endpoint: &str) -> Self {
         let (source, endpoint) = (source.to_owned(), endpoint.to_owned());
-        Self { server: None, source, endpoint, arguments: Vec::new(), environment: Vec::new(), cgroup: None }
+        Self { server: None, source, endpoint, arguments: Vec::new(), environment: Vec::new(), cgroup: None, is_unreadable: false }
     }
 
     pub fn env(mut self, name: &str, value: impl AsRef<str>) -> Self {
@@ -125,6 +153,11 @@ impl<'a> Daemon<'a> {
     pub fn in_cgroup(mut self, path: &Path) -> Self {
         self.cgroup = Some(path.to_owned());
         self
+    }
+
+    /// After a write of a megabyte it cannot read requests of the kernel any more.
+    pub fn unreadable(self) -> Self {
+        Self { is_unreadable: true, ..self }
     }
 
     /// Mounts only the keys below this prefix.
@@ -170,6 +203,11 @@ impl<'a> Daemon<'a> {
     fn command(&self, directory: &Path, ready: &Path) -> Command {
         let program = env!("CARGO_BIN_EXE_windlass");
         let mut command = match &self.cgroup {
+            None if self.is_unreadable => {
+                let mut python = Command::new("python3");
+                python.args(["-c", UNREADABLE]).arg(program);
+                python
+            }
             None => Command::new(program),
             Some(cgroup) => {
                 let mut shell = Command::new("sh");

@@ -84,7 +84,7 @@ fn get(setup: &Setup, writes: &Writes, key: &[u8], headers: &HeaderMap) -> Resul
         return Err((412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold.".into()));
     }
     let Some((first, last)) = text(header::RANGE).and_then(|range| range.strip_prefix("bytes=")?.split_once('-')) else {
-        return Ok(respond(200, object_headers(writes, key, data), data.to_vec()));
+        return Ok(respond(200, [object_headers(writes, key, data), vec![sum_of(data)]].concat(), data.to_vec()));
     };
     let (first, last): (usize, usize) = (first.parse().unwrap(), last.parse().unwrap());
     if first >= data.len() {
@@ -93,7 +93,13 @@ fn get(setup: &Setup, writes: &Writes, key: &[u8], headers: &HeaderMap) -> Resul
     let end = (last + 1).min(data.len());
     let mut headers = object_headers(writes, key, data);
     headers.push((header::CONTENT_RANGE, format!("bytes {first}-{}/{}", end - 1, data.len())));
+    headers.push(sum_of(data));
     Ok(respond(206, headers, data[first..end].to_vec()))
+}
+
+/// Of all of the object, whatever range was asked for.
+fn sum_of(data: &[u8]) -> (header::HeaderName, String) {
+    (header::HeaderName::from_static("x-oss-hash-crc64ecma"), windlass::store::Polynomial::Ecma.of(data).to_string())
 }
 
 fn list(setup: &Setup, writes: &Writes, received: &Received) -> Answer {

@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use http::header::{CONTENT_TYPE, ETAG};
 use http::{HeaderMap, HeaderName, Method};
+use md5::{Digest, Md5};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 use windlass::store::{Op, Polynomial};
 
@@ -200,6 +203,10 @@ impl Writes {
     /// Carries out `change`, which is an `op`.
     pub fn serve(&mut self, op: Op, setup: &mut Setup, change: &Change<'_>) -> Result<Done, Refusal> {
         let name = (change.key.to_vec(), change.parameter("uploadId").unwrap_or_default().to_owned());
+        let sent = change.header("content-md5").map(str::to_owned);
+        if sent.is_some_and(|sent| sent != BASE64_STANDARD.encode(Md5::digest(&change.body))) {
+            return Err((400, "InvalidDigest", "The Content-MD5 you specified did not match what we received.".into()));
+        }
         let number = || change.parameter("partNumber").unwrap().parse::<u32>().unwrap();
         match op {
             Op::Put => {

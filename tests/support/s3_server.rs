@@ -129,6 +129,11 @@ impl S3Server {
         self.bucket.put(key, content)
     }
 
+    /// Creates or replaces an object that has this tag, without quotes: the same content may have the same again.
+    pub fn put_tagged(&self, key: &str, content: impl Into<Bytes>, etag: &str) -> String {
+        self.bucket.put_tagged(key, content, etag)
+    }
+
     /// Creates or replaces an object whose content is computed, of any size.
     pub fn put_synthetic(&self, key: &str, size: u64) -> Synthetic {
         self.bucket.put_synthetic(key, size);

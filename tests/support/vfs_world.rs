@@ -2,7 +2,7 @@
 //! component by component, a stale name is looked up again, the size of an open is that of the file.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::runtime::Runtime;
 use windlass::budget::Budget;
@@ -23,7 +23,18 @@ pub struct VfsWorld {
     pub names: Arc<Names>,
     pub files: Arc<Files>,
     pub edits: Arc<Edits>,
+    /// What the kernel would have been sent.
+    pub notices: Arc<Mutex<Notices>>,
     open: HashMap<usize, (HandleId, Inode)>,
+}
+
+/// What the kernel would have been sent about inodes, in order.
+#[derive(Debug, Default)]
+pub struct Notices {
+    /// To drop its pages, some time.
+    pub old_pages: Vec<Inode>,
+    /// To drop its pages while a write waits for that.
+    pub awaited_pages: Vec<Inode>,
 }
 
 /// Where a path leads.
@@ -36,27 +47,39 @@ struct Place {
 
 impl VfsWorld {
     pub fn new(store: Arc<dyn ObjectStore>, writing: writer::Options) -> Self {
+        Self::over(store, writing, |store| Names::new(store, Options::default()))
+    }
+
+    /// A world over other names, which are made in its runtime.
+    pub fn over(store: Arc<dyn ObjectStore>, writing: writer::Options, names: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<Names>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime starts");
         let _entered = runtime.enter();
         let metrics = Arc::new(Metrics::default());
         let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::mib(64)) });
         let deadline = std::time::Duration::from_secs(70);
         let reader = Reader::new(store.clone(), budget.clone(), metrics.clone(), reader::Options::default(), deadline);
-        let names = Names::new(store.clone(), Options::default());
+        let names = names(store.clone());
         let files = Files::new(names.clone(), reader.clone());
         let writer = Writer::new(store.clone(), budget, metrics, writing, "model");
         writer.take_room_from(&reader);
+        if names.is_written_down() {
+            writer.write_down_changes();
+        }
         let edits = Edits::new(names.clone(), files.clone(), store, writer);
         drop(_entered);
-        // What was seen to change is told to nobody: there is no kernel that believes anything.
-        let told = files.clone();
+        // There is no kernel: what it would be sent is kept for the tests.
+        let (changing, notices) = (files.clone(), Arc::<Mutex<Notices>>::default());
+        let kept = notices.clone();
         runtime.spawn(async move {
             loop {
-                let changes = told.next_changes().await;
-                told.told(&changes);
+                let changes = changing.next_changes().await;
+                changing.told(&changes);
+                let mut kept = kept.lock().expect("no panic while it is held");
+                kept.old_pages.extend(changes.old_pages);
+                kept.awaited_pages.extend(changes.awaited_pages.into_iter().map(|(ino, _)| ino));
             }
         });
-        Self { runtime, names, files, edits, open: HashMap::new() }
+        Self { runtime, names, files, edits, notices, open: HashMap::new() }
     }
 
     fn lookup(&self, parent: Inode, name: &str) -> Answer<Option<Attr>> {
@@ -105,7 +128,7 @@ fn answer<T>(result: Result<T, Error>) -> Answer<T> {
 
 impl World for VfsWorld {
     fn open(&mut self, handle: usize, path: &str, how: How) -> Answer<()> {
-        let access = Access { read: true, write: true, truncate: how.truncate, exclusive: how.exclusive, direct: false };
+        let access = Access { read: true, write: true, truncate: how.truncate, exclusive: how.exclusive, direct: false, append: false };
         for _ in 0..3 {
             // O_CREAT with O_EXCL does not follow a link at the end.
             let place = self.resolve(path, !how.exclusive)?;
@@ -132,10 +155,11 @@ impl World for VfsWorld {
     }
 
     fn close(&mut self, handle: usize) -> Answer<()> {
-        let (id, _) = self.open.remove(&handle).expect("it is open");
+        let (id, ino) = self.open.remove(&handle).expect("it is open");
         let flushed = self.runtime.block_on(self.edits.flush(id, ME.thread, &|_, _| true));
         self.files.release(id);
         self.runtime.block_on(self.edits.release(id));
+        self.runtime.block_on(self.edits.on_released(ino));
         answer(flushed)
     }
 
@@ -148,7 +172,7 @@ impl World for VfsWorld {
         let mut told = false;
         if let Some(result) = self.edits.try_write(id, offset, data, ME.thread, || told = true) {
             assert_eq!(told, result.is_ok(), "who wrote is told once that it is done, and of nothing else");
-            return answer(result);
+            return answer(result.map(drop));
         }
         drop(_entered);
         answer(self.runtime.block_on(self.edits.write(id, offset, data, ME.thread)))
@@ -156,10 +180,10 @@ impl World for VfsWorld {
 
     fn read(&mut self, handle: usize, offset: u64, len: usize) -> Answer<Vec<u8>> {
         let (id, ino) = self.handle(handle);
-        if self.edits.reads_draft(id, ino) {
-            return answer(self.runtime.block_on(self.edits.read(id, ino, offset, len))).map(|data| data.to_vec());
+        if let Some(data) = answer(self.runtime.block_on(self.edits.read(ino, offset, len)))? {
+            return Ok(data.to_vec());
         }
-        let file = answer(self.files.get(id))?;
+        let file = answer(self.files.get(id).or_else(|_| self.edits.bind_reader(id)))?;
         let data = self.runtime.block_on(async {
             let read = file.begin(ME.thread, offset, len);
             self.files.finish(&file, read).await

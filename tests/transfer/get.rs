@@ -3,8 +3,8 @@
 use std::fs;
 use std::process::Stdio;
 
-use super::program::{MIB, at, command, content, get, json, names_in, run, said};
-use super::support::{Effect, Fault, Kind, Request, S3Server};
+use super::program::{MIB, at, command, content, get, json, names_in, put, run, said};
+use super::support::{Effect, Fault, Habits, Kind, Request, S3Server};
 
 #[test]
 fn get_brings_parts_above_the_threshold_and_one_request_below() {
@@ -30,6 +30,65 @@ fn get_brings_parts_above_the_threshold_and_one_request_below() {
     server.reset_log();
     let dry = get(&server, "big", &dir.path().join("dry"), &["--dry-run"]).succeeds();
     assert!(dry.text().contains("would write") && !dir.path().join("dry").exists() && server.count(Kind::Get) == 0);
+}
+
+#[test]
+fn get_from_a_server_with_weak_tags_brings_one_version() {
+    let server = S3Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    server.behave(Habits { weak_tags: true, ..Habits::default() });
+    let content = content(5 * MIB);
+    server.put("dir/big", content.clone());
+    server.put("dir/small", content[..100].to_vec());
+    get(&server, "dir/big", dir.path(), &[]).succeeds();
+    get(&server, "dir/", &dir.path().join("tree"), &["--recursive"]).succeeds();
+    for name in ["big", "tree/big"] {
+        assert!(fs::read(dir.path().join(name)).unwrap() == content, "{name}");
+    }
+    assert!(fs::read(dir.path().join("tree/small")).unwrap() == content[..100]);
+}
+
+#[test]
+fn get_of_a_damaged_object_fails_after_a_second_try() {
+    let server = S3Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    for (name, len) in [("small", MIB / 2), ("big", 6 * MIB)] {
+        put(&server, &content(len), name, &[]).succeeds();
+        server.spoil(name, len / 2);
+        let target = dir.path().join(name);
+        for args in [&[][..], &["--parallel", "1"]] {
+            server.reset_log();
+            get(&server, name, &target, args)
+                .fails(1, &[&format!("\"{name}\": the checksum of what arrived is CRC-64/NVME"), "the store's is CRC-64/NVME"]);
+            assert!(!target.exists());
+            let parts = if name == "small" { 1 } else { 6 };
+            assert_eq!(server.count(Kind::Get), 2 * parts, "once more and then no more");
+        }
+        get(&server, name, std::path::Path::new("-"), &[]).fails(1, &["the checksum of what arrived is CRC-64/NVME"]);
+        get(&server, name, &target, &["--verify-reads", "off"]).succeeds();
+    }
+}
+
+#[test]
+fn get_checks_md5_tags_where_there_is_no_checksum() {
+    let server = S3Server::start();
+    let dir = tempfile::tempdir().unwrap();
+    server.behave(Habits { silent_checksums: true, ..Habits::default() });
+    for (name, len) in [("d/1", MIB), ("d/2", 3 * MIB), ("d/3", 4 * MIB)] {
+        put(&server, &content(len), name, &[]).succeeds();
+    }
+    let whole = json(&get(&server, "d/3", &dir.path().join("one"), &["--json"]).succeeds());
+    assert_eq!(whole[0]["is_checked"].as_bool(), Some(true), "its tag is an MD5");
+    server.spoil("d/3", 2_000_000);
+    // The tags of others, which are fetched before, show what this one is.
+    get(&server, "d/", &dir.path().join("tree"), &["--recursive", "--transfers", "1"])
+        .fails(1, &["the checksum of what arrived is MD5", "d/3"]);
+    // Tags that only look like MD5s: two reads that agree are right.
+    server.behave(Habits { silent_checksums: true, odd_tags: true, ..Habits::default() });
+    put(&server, &content(3 * MIB), "odd", &[]).succeeds();
+    let odd = json(&get(&server, "odd", &dir.path().join("odd"), &["--json"]).succeeds());
+    assert_eq!(odd[0]["is_checked"].as_bool(), Some(false));
+    assert!(fs::read(dir.path().join("odd")).unwrap() == content(3 * MIB));
 }
 
 #[test]

@@ -114,8 +114,12 @@ fn network(looks: Looks<'_>) -> String {
 fn trouble(looks: Looks<'_>) -> String {
     let number = |name| looks.number(name);
     let (retries, throttled, hedged) = (number("retries"), number("throttled"), number("hedged_requests"));
+    let panics = match number("panics") {
+        0 => String::new(),
+        n => format!("; {n} panics: the log has them"),
+    };
     format!(
-        "  {retries} retries, {throttled} times asked to slow down, {hedged} hedged GETs, {} fetches given up",
+        "  {retries} retries, {throttled} times asked to slow down, {hedged} hedged GETs, {} fetches given up{panics}",
         number("cancelled_fetches")
     )
 }

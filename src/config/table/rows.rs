@@ -343,7 +343,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: Kind::Flag,
         default: Some("false"),
         ossfs: Some("true"),
-        help: "Keep owner, mode and mtime in object metadata",
+        help: "Keep owner, mode, mtime and atime in object metadata",
         ..NAMES
     },
     Spec {
@@ -369,6 +369,13 @@ pub static OPTIONS: &[Spec] = &[
         kind: Kind::Flag,
         default: Some("true"),
         help: "Send a second data GET beside one whose first byte is late; at most one request in fifty",
+        ..REQUESTS
+    },
+    Spec {
+        name: "verify-reads",
+        kind: Kind::Choice(&["auto", "off"]),
+        default: Some("auto"),
+        help: "Compare objects that are read whole with the checksum that the store tells, or with an ETag that is an MD5: auto, off",
         ..REQUESTS
     },
     Spec { name: "connect-timeout", kind: time(100, 600), default: Some("5s"), help: "Longest wait for a connection", ..REQUESTS },

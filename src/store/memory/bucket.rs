@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
 
+use super::hold::Hold;
 use super::link::Link;
 use super::plan::{Plan, Script};
 use super::synthetic::Synthetic;
@@ -23,6 +24,8 @@ pub(super) struct Bucket {
     /// Whether HEAD and parts tell their CRC.
     pub checksums: bool,
     pub script: Script,
+    /// Requests that are to be stopped.
+    pub holds: Vec<Hold>,
     pub down: Link,
     pub up: Link,
 }
@@ -76,6 +79,7 @@ impl Bucket {
             least_part: 0,
             checksums: true,
             script: Script::new(plan),
+            holds: Vec::new(),
             down: Link::default(),
             up: Link::default(),
         }

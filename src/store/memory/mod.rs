@@ -3,6 +3,7 @@
 //! does. Invariant: the same requests in the same order under a paused clock give the same answers at the same instants.
 
 mod bucket;
+mod hold;
 mod link;
 pub mod listing;
 mod log;
@@ -19,6 +20,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use self::bucket::{Bucket, Content};
+use self::hold::Point;
 use self::log::{Guard, Log};
 use self::plan::Script;
 use super::{
@@ -26,6 +28,7 @@ use super::{
     PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Unfinished, Upload, UploadsPage, Written, symlink,
 };
 
+pub use self::hold::Held;
 pub use self::link::{Bandwidth, PIECE};
 pub use self::log::{Outcome, Request};
 pub use self::plan::{Fault, Latency, Plan, Rule};
@@ -36,6 +39,13 @@ pub use self::synthetic::Synthetic;
 pub struct Memory {
     bucket: Arc<Mutex<Bucket>>,
     log: Arc<Mutex<Log>>,
+}
+
+/// An object that was taken out.
+#[derive(Clone, Debug)]
+pub struct Taken {
+    key: Key,
+    object: bucket::Object,
 }
 
 impl Memory {
@@ -57,6 +67,17 @@ impl Memory {
     /// Removes an object; whether there was one.
     pub fn delete(&self, key: impl Into<Key>) -> bool {
         self.bucket.lock().objects.remove(&key.into()).is_some()
+    }
+
+    /// Takes an object out, which can be [put back](Self::put_back) as the same version.
+    pub fn take(&self, key: impl Into<Key>) -> Option<Taken> {
+        let key = key.into();
+        self.bucket.lock().objects.remove(&key).map(|object| Taken { key, object })
+    }
+
+    /// Creates or replaces an object by one that was there before, with the same ETag: what an upload of the same bytes makes where ETags are sums.
+    pub fn put_back(&self, Taken { key, object }: Taken) {
+        self.bucket.lock().objects.insert(key, object);
     }
 
     /// The content of an object, to compare with what was read; none when it is not a synthetic one.
@@ -184,12 +205,14 @@ impl ObjectStore for Memory {
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         let guard = Guard::open(&self.log, Op::Head, key, None, None);
         let answer = self.first_byte(Op::Head, key).await.and_then(|_| self.meta(key.clone()).ok_or_else(|| not_found(Op::Head, key)));
+        self.pass(Point::Answer, Op::Head, key).await;
         guard.close(answer)
     }
 
     async fn list(&self, request: &ListRequest) -> Result<ListPage> {
         let guard = Guard::open(&self.log, Op::List, &request.prefix, None, None);
         let answer = self.answer_list(request).await;
+        self.pass(Point::Answer, Op::List, &request.prefix).await;
         guard.close(answer)
     }
 

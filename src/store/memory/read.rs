@@ -4,11 +4,12 @@
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::bucket::Content;
+use super::hold::Point;
 use super::link::PIECE;
 use super::log::Guard;
 use super::plan::Fault;
 use super::{Memory, listing, not_found, precondition_failed};
-use crate::store::{Error, ErrorKind, Key, ListPage, ListRequest, Op, Polynomial, RangeRequest, RangeSink, Result};
+use crate::store::{Crc64, Error, ErrorKind, Key, ListPage, ListRequest, ObjectSum, Op, Polynomial, RangeRequest, RangeSink, Result};
 
 impl Memory {
     /// Waits for the first byte; then what else happens to this request.
@@ -17,6 +18,7 @@ impl Memory {
         if !latency.is_zero() {
             sleep(latency).await;
         }
+        self.pass(Point::Arrival, op, key).await;
         let reading = matches!(op, Op::Head | Op::List | Op::Get);
         let planned = faults.iter().find_map(|fault| match fault {
             Fault::Error(kind) => Some(*kind),
@@ -82,6 +84,10 @@ impl Memory {
             let message = format!("bytes {:?} of {}", request.range, object.content.size());
             let error = Error::new(ErrorKind::RangeNotSatisfiable, Op::Get, key, message);
             return Err(Error { status: Some(416), code: Some("InvalidRange".into()), ..error });
+        }
+        if sink.wants_sum() && request.range == (0..object.content.size()) && self.bucket.lock().checksums {
+            let value = Polynomial::Nvme.of(&object.content.bytes(request.range.clone()));
+            sink.on_sum(&ObjectSum::from(Crc64 { polynomial: Polynomial::Nvme, value }));
         }
         self.deliver(request, &object.content, &faults, guard, sink).await
     }

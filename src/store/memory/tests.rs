@@ -152,3 +152,32 @@ async fn a_directory_of_a_million_keys_beside_others_is_one_page_of_work() {
     }
     assert_eq!((keys, store.count(Op::List)), (1_000_000, 1001));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_held_request_waits_where_it_was_said_and_the_next_passes() {
+    let store = Memory::default();
+    let put = |content: &'static str| {
+        let (store, body) = (store.clone(), Bytes::from_static(content.as_bytes()));
+        let request = PutRequest { key: "a".into(), body, headers: Headers::default(), condition: Condition::Any };
+        tokio::spawn(async move { ObjectStore::put(&store, &request).await })
+    };
+    let mut before = store.hold(Op::Put, "a");
+    let first = put("first");
+    before.reached().await;
+    assert_eq!(store.content("a"), None);
+    put("second").await.unwrap().unwrap();
+    assert!(store.content("a").unwrap() == "second" && !first.is_finished());
+    before.release();
+    first.await.unwrap().unwrap();
+    assert_eq!(store.content("a").unwrap(), "first");
+    let mut after = store.hold_answer(Op::Put, "a");
+    let third = put("third");
+    after.reached().await;
+    assert!(store.content("a").unwrap() == "third" && !third.is_finished());
+    drop(after);
+    third.await.unwrap().unwrap();
+    let (etag, taken) = (store.meta("a").unwrap().etag, store.take("a").unwrap());
+    assert_eq!(store.meta("a"), None);
+    store.put_back(taken);
+    assert_eq!(store.meta("a").unwrap().etag, etag);
+}

@@ -5,14 +5,15 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::bucket::{Bucket, Content, Incomplete};
+use super::hold::Point;
 use super::log::Guard;
 use super::plan::Fault;
 use super::read::next_stop;
 use super::{Memory, not_found, precondition_failed};
 use crate::store::symlink::{self, Link};
 use crate::store::{
-    Body, Condition, CopyRequest, Crc64, Details, ETag, Error, ErrorKind, Headers, Key, LARGEST_COPY, MOST_PARTS, Op, Part, PartCopy,
-    PartsPage, Polynomial, PutRequest, Result, Unfinished, Upload, UploadsPage, Written,
+    Body, Condition, CopyRequest, Crc64, Details, ETag, Error, ErrorKind, Headers, Key, LARGEST_COPY, MOST_PARTS, ObjectSum, Op, Part,
+    PartCopy, PartsPage, Polynomial, PutRequest, Result, Unfinished, Upload, UploadsPage, Written,
 };
 
 /// Entries of one page of uploads, or of parts.
@@ -77,6 +78,7 @@ impl Memory {
         let faults = self.first_byte(op, key).await?;
         self.send(op, key, len, &faults, guard).await?;
         let answer = change(&mut self.bucket.lock());
+        self.pass(Point::Answer, op, key).await;
         if faults.contains(&Fault::Lost) {
             return Err(Error::new(ErrorKind::Timeout, op, key, "planned fault: the answer was lost"));
         }
@@ -93,7 +95,15 @@ impl Memory {
                 Link::Inside => symlink::inside(&object.content.bytes(0..meta.size)),
             });
             let crc64 = bucket.checksums.then(|| nvme(&object.content.bytes(0..meta.size)));
-            Ok(Details { meta, headers, storage_class: object.storage_class(), version_id: None, crc64, symlink })
+            Ok(Details {
+                meta,
+                headers,
+                storage_class: object.storage_class(),
+                version_id: None,
+                crc64,
+                sum: crc64.map(ObjectSum::from),
+                symlink,
+            })
         })
         .await
     }

@@ -72,6 +72,11 @@ impl Address {
         Ok(Self { origin: format!("{}://{label}{host}{port}", url.scheme()), base, bucket: options.bucket.clone(), region })
     }
 
+    /// Whether requests go over TLS.
+    pub fn is_https(&self) -> bool {
+        self.origin.starts_with("https:")
+    }
+
     /// The target of a request for `key` (the bucket itself when it is empty); none when no URL can say the key: URLs
     /// resolve `.` and `..` components away, written plainly or percent-encoded.
     pub fn target(&self, key: &Key, query: &[(&str, &[u8])]) -> Option<Target> {

@@ -23,6 +23,7 @@ use super::listing::Tokens;
 use super::page::PageClient;
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
+use super::requests::Tags;
 use super::{Error, ErrorKind, Identity, Key, ObjectStore, Op, Options, Result, Signature};
 use crate::metrics::Metrics;
 use address::Address;
@@ -44,23 +45,24 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
     let home_authority = authority(&home_address);
     let signer = OssSigner::new(home_address, options.signature, keys, options.requester_pays);
     signer.sign(Op::List, Method::GET, &root, &[]).await?;
-    let Some(near) = options_near(options, region) else { return Ok(Arc::new(store(options, signer, metrics)?)) };
+    let Some(near) = options_near(options, region) else { return Ok(Arc::new(store(options, signer, Tags::default(), metrics)?)) };
     // Each may redirect to the other. What they are asked for is signed for the bucket, wherever it is sent.
     let near_address = address(&near)?;
     let trusted: Vec<String> = [home_authority, authority(&near_address)].into_iter().flatten().collect();
-    let trusting = |options: Options, signer| {
+    let trusting = |options: Options, signer, tags| {
         let redirect_hosts = [&options.redirect_hosts[..], &trusted].concat();
-        store(&Options { redirect_hosts, ..options }, signer, metrics.clone())
+        store(&Options { redirect_hosts, ..options }, signer, tags, metrics.clone())
     };
-    let (near, home) = (trusting(near, signer.at(near_address))?, trusting(options.clone(), signer)?);
+    let (near, home) =
+        (trusting(near, signer.at(near_address), Tags::taken_for_strong())?, trusting(options.clone(), signer, Tags::default())?);
     Ok(Arc::new(ReadEndpoint::new(Arc::new(near), Arc::new(home), metrics)))
 }
 
-fn store(options: &Options, signer: OssSigner, metrics: Arc<Metrics>) -> Result<HttpStore<OssSigner, OssLister>> {
+fn store(options: &Options, signer: OssSigner, tags: Tags, metrics: Arc<Metrics>) -> Result<HttpStore<OssSigner, OssLister>> {
     let http = clients(options, &metrics).map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
     let (signer, pages) = (Arc::new(signer), PageClient::new(http.clone(), options.stall_timeout, Tokens::Encoded));
     let lister = OssLister { pages, signer: Arc::clone(&signer), metrics: Arc::clone(&metrics) };
-    Ok(HttpStore::new(http, options, signer, lister, metrics))
+    Ok(HttpStore::new(http, options, signer, lister, tags, metrics))
 }
 
 /// The address of the bucket of `options`, and the region that requests are signed for.

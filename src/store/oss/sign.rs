@@ -153,7 +153,8 @@ fn as_the_vendor_writes(mut headers: HeaderMap) -> HeaderMap {
 #[async_trait]
 impl Voice for OssSigner {
     async fn sign(&self, unsigned: &Unsigned<'_>) -> Result<SignedGet> {
-        let Unsigned { op, method, key, query, headers } = unsigned;
+        // OSS has no hash of the payload in its signatures; Content-MD5 is under them.
+        let Unsigned { op, method, key, query, headers, payload: _ } = unsigned;
         let query: Vec<(&str, &[u8])> = query.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
         self.sign_with(*op, method.clone(), key, &query, (*headers).clone()).await
     }
@@ -161,6 +162,10 @@ impl Voice for OssSigner {
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
         let (Some(identity), Some(by)) = (&self.identity, by) else { return false };
         identity.keys.again(attempts, by, error).await
+    }
+
+    fn signs_payloads(&self) -> bool {
+        self.identity.is_some() && !self.address.is_https()
     }
 
     fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {

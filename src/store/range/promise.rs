@@ -11,7 +11,9 @@ use crate::store::{ETag, Error, ErrorKind, Key, Op, RangeRequest, Result};
 pub(super) struct Conditions(pub Vec<(HeaderName, HeaderValue)>);
 
 impl Conditions {
-    pub fn new(request: &RangeRequest) -> Result<Self> {
+    /// With `is_matched` the server is to compare the version; [`check`] compares it in any case. With `is_whole` the range is all of the object and
+    /// is not named: S3, MinIO and moto tell the sum of an object only to those who ask for no range.
+    pub fn new(request: &RangeRequest, is_matched: bool, is_whole: bool) -> Result<Self> {
         let Range { start, end } = request.range;
         if request.etag.as_str().is_empty() {
             // Listings of some stores tell no version; whoever meets this asks for the attributes, as for a replaced object.
@@ -21,7 +23,13 @@ impl Conditions {
             .map_err(|_| Error::new(ErrorKind::Invalid, Op::Get, &request.key, "the etag cannot be sent as a header"))?;
         let range = HeaderValue::try_from(format!("bytes={start}-{}", end - 1)).expect("digits are valid in a header");
         let identity = HeaderValue::from_static("identity");
-        Ok(Self(vec![(header::RANGE, range), (header::IF_MATCH, etag), (header::ACCEPT_ENCODING, identity)]))
+        let mut headers = vec![(header::ACCEPT_ENCODING, identity)];
+        headers.extend((!is_whole).then_some((header::RANGE, range)));
+        // A weak tag meets no condition: the server would answer 412 to each request.
+        if is_matched && !request.etag.is_weak() {
+            headers.push((header::IF_MATCH, etag));
+        }
+        Ok(Self(headers))
     }
 }
 
@@ -69,9 +77,9 @@ fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
     Some((first.trim().parse().ok()?, last.trim().parse().ok()?, total))
 }
 
-/// Whether two spellings name one version: listings of some stores leave the quotes out.
+/// Whether two spellings name one version: listings of some stores leave the quotes out, and proxies mark tags as weak.
 fn same_version(answer: &str, asked: &ETag) -> bool {
-    answer.trim().trim_matches('"') == asked.as_str().trim_matches('"')
+    ETag::from(answer.trim()).opaque().trim_matches('"') == asked.opaque().trim_matches('"')
 }
 
 /// Whether a 416 comes from another version: it says so, or the object is now too short for a range that lay inside it.
@@ -108,6 +116,8 @@ mod tests {
         for (status, etag, range, length, expected) in [
             (206, "\"v1\"", whole, Some(10), None),
             (206, "v1", "bytes 10-19/*", None, None),
+            (206, "W/\"v1\"", whole, Some(10), None),
+            (206, "W/\"v2\"", whole, Some(10), Some(ErrorKind::Replaced)),
             (206, "\"v2\"", "bytes 10-11/12", Some(2), Some(ErrorKind::Replaced)),
             (206, "", whole, Some(10), Some(ErrorKind::Corrupt)),
             (206, "\"v1\"", "", Some(10), Some(ErrorKind::Corrupt)),
@@ -135,13 +145,18 @@ mod tests {
     #[test]
     fn nothing_is_asked_of_a_version_without_a_name() {
         assert_eq!(
-            Conditions::new(&RangeRequest { etag: ETag::from(""), ..request() }).err().map(|error| error.kind),
+            Conditions::new(&RangeRequest { etag: ETag::from(""), ..request() }, true, false).err().map(|error| error.kind),
             Some(ErrorKind::Replaced)
         );
-        let asked: HeaderMap = Conditions::new(&request()).unwrap().0.into_iter().collect();
+        let asked: HeaderMap = Conditions::new(&request(), true, false).unwrap().0.into_iter().collect();
         assert_eq!(
             (&asked[header::RANGE], &asked[header::IF_MATCH]),
             (&HeaderValue::from_static("bytes=10-19"), &HeaderValue::from_static("\"v1\""))
         );
+        for (etag, is_matched) in [("W/\"v1\"", true), ("\"v1\"", false)] {
+            let asked: HeaderMap =
+                Conditions::new(&RangeRequest { etag: etag.into(), ..request() }, is_matched, false).unwrap().0.into_iter().collect();
+            assert_eq!((asked.len(), asked.get(header::IF_MATCH)), (2, None), "{etag}");
+        }
     }
 }

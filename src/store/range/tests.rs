@@ -59,7 +59,7 @@ struct Outcome {
 fn client(options: &Options) -> RangeClient {
     let metrics = Arc::default();
     let http = Clients::build(&options.exits, || client_builder(options, &metrics).no_proxy());
-    RangeClient::new(http.unwrap(), options, metrics)
+    RangeClient::new(http.unwrap(), options, Arc::default(), metrics)
 }
 
 fn options() -> Options {

@@ -52,7 +52,7 @@ impl Urls {
         let options = Options { endpoint, ..Options::default() };
         let http = clients(&options, &metrics);
         let http = http.map_err(|error| invalid(format!("cannot set up TLS: {}", answer::innermost(&error))))?;
-        Ok(Self { client: RangeClient::new(http, &options, metrics), urls })
+        Ok(Self { client: RangeClient::new(http, &options, Arc::default(), metrics), urls })
     }
 
     /// How many there are.

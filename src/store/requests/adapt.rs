@@ -1,18 +1,34 @@
 //! Conditions and checksums of writes: sent while the endpoint takes them, and done without when it says that it does not. What
-//! is not taken as a header is asked for before the write. Invariant: a condition that the endpoint cannot check is checked by
-//! a HEAD, never dropped.
+//! is not taken as a header is asked for before the write. Bodies are compared with what the answer tells of them. Invariant: a condition that
+//! the endpoint cannot check is checked by a HEAD, never dropped; and a body that the store has otherwise than it was sent is an error.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use http::{HeaderMap, HeaderValue, header};
-use tracing::warn;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use tracing::{debug, warn};
 
-use super::headers::sayable;
-use super::{Call, Reply, Requests};
-use crate::store::{Condition, Dialect, Error, ErrorKind, Key, Op, Result};
+use super::digests::{Digests, Extra, content_md5, md5_of};
+use super::headers::{encoded, sayable};
+use super::objects::header_etag;
+use super::uploads::part_query;
+use super::{Call, HASHED_HERE, Reply, Requests, off_the_runtime};
+use crate::store::{Body, Condition, Dialect, Error, ErrorKind, Headers, Key, Op, Result, Upload};
+
+const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
+
+/// A body on its way.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub body: Body,
+    /// It becomes an object at once, not a part.
+    pub is_object: bool,
+    /// Its CRC-64 may go with it.
+    pub takes_crc64: bool,
+}
 
 impl Requests {
-    /// Sends a write under `condition`. `form` makes the request out of the headers of the condition, with or without checksums.
+    /// Sends a write without a body of the caller's under `condition`. `form` makes the request out of the headers of the condition, with or
+    /// without checksums.
     pub(super) async fn write<'a>(
         &self,
         op: Op,
@@ -20,16 +36,58 @@ impl Requests {
         condition: &Condition,
         form: impl Fn(HeaderMap, bool) -> Call<'a> + Send,
     ) -> Result<Reply> {
+        self.adapting(op, key, condition, None, form).await.map(|(reply, _)| reply)
+    }
+
+    /// The same with the body of an object or part, which gets the headers that protect it. The answer has been compared with it.
+    pub(super) async fn write_body<'a>(
+        &self,
+        op: Op,
+        key: &Key,
+        condition: &Condition,
+        sent: &Sent,
+        form: impl Fn(HeaderMap, bool) -> Call<'a> + Send,
+    ) -> Result<(Reply, u64)> {
+        let (reply, digests) = self.adapting(op, key, condition, Some(sent), form).await?;
+        let digests = digests.expect("they were made of the body");
+        self.verify(op, key, sent, &digests, &reply).await?;
+        Ok((reply, digests.crc64))
+    }
+
+    async fn adapting<'a>(
+        &self,
+        op: Op,
+        key: &Key,
+        condition: &Condition,
+        sent: Option<&Sent>,
+        form: impl Fn(HeaderMap, bool) -> Call<'a> + Send,
+    ) -> Result<(Reply, Option<Digests>)> {
         loop {
-            let headers = self.condition(op, key, condition).await?;
-            let (conditional, checksums) = (!headers.is_empty(), self.sends_checksums());
-            let error = match self.send(&form(headers, checksums)).await {
-                Ok(reply) => return Ok(reply),
+            let was_weak = self.are_weak();
+            let mut headers = self.condition(op, key, condition).await?;
+            let (conditional, checksums, md5s) = (!headers.is_empty(), self.sends_checksums(), self.md5s.load(Relaxed));
+            let digests = match sent {
+                Some(sent) => Some(self.protect(sent, &mut headers).await),
+                None => None,
+            };
+            let call = form(headers, checksums);
+            let call = match (sent, &digests) {
+                (Some(sent), Some(digests)) => Call { payload: digests.sha256, ..call.bearing(sent.body.clone()) },
+                _ => call,
+            };
+            let has_md5 = call.headers.contains_key(CONTENT_MD5);
+            let error = match self.send(&call).await {
+                Ok(reply) => return Ok((reply, digests)),
                 Err(error) => error,
             };
-            if checksums && refuses_checksums(&error) {
+            if has_md5 && md5s && refuses_md5(&error) {
+                warn!(%error, "the endpoint takes no Content-MD5, going on without");
+                self.md5s.store(false, Relaxed);
+            } else if checksums && refuses_checksums(&error) {
                 warn!(%error, "the endpoint takes no CRC64NVME, going on without");
                 self.checksums.store(false, Relaxed);
+            } else if conditional && is_versioned(op, condition, &error) && self.turns_out_weak(key, was_weak).await {
+                debug!(%error, "the endpoint weakens its ETags: looking before each write that replaces a version");
             } else if conditional && self.dialect == Dialect::S3 && lacks_conditions(&error) {
                 warn!(%error, "the endpoint knows no conditional writes: looking before each instead, which leaves a gap between the two");
                 self.conditions.store(false, Relaxed);
@@ -43,6 +101,106 @@ impl Requests {
         self.checksums.load(Relaxed)
     }
 
+    /// Whether tags were known to be weak when a condition on one is about to be sent.
+    pub fn are_weak(&self) -> bool {
+        self.tags.are_weak()
+    }
+
+    /// Whether a condition on the tag of `key` may have failed because the server marks its tags as weak, which was found out since it was sent, or is
+    /// now: listings leave the mark out.
+    pub async fn turns_out_weak(&self, key: &Key, was_weak: bool) -> bool {
+        if was_weak {
+            return false;
+        }
+        if self.tags.have_no_form() && self.head(key).await.is_err() {
+            return false;
+        }
+        self.tags.are_weak()
+    }
+
+    /// Adds the headers that protect a body, and makes the sums that they and the comparison afterwards need: see [`digests`](super::digests)
+    /// for which and why.
+    async fn protect(&self, sent: &Sent, headers: &mut HeaderMap) -> Digests {
+        // An upload that was not begun with the algorithm may refuse parts with its sum.
+        let has_crc = sent.takes_crc64 && self.sends_checksums();
+        let extra = match self.dialect {
+            Dialect::S3 => Extra {
+                md5: !has_crc || self.acknowledging.is_known_not_to(),
+                // The header with the CRC is signed. Once the store is known to look at it, the hash would only cost.
+                sha256: self.voice.signs_payloads() && !(has_crc && self.acknowledging.is_known_to()),
+            },
+            // OSS tells the CRC of whatever it takes, but afterwards. Over TLS, and for a part, which is sent again, that is enough; an object
+            // must not be seen with wrong bytes until it is.
+            Dialect::Oss => {
+                Extra { md5: self.acknowledging.is_known_not_to() || (sent.is_object && self.voice.signs_payloads()), sha256: false }
+            }
+        };
+        let digests = self.digests(&sent.body, extra).await;
+        if has_crc {
+            headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(digests.crc64));
+        }
+        if let Some(md5) = digests.md5.filter(|_| self.md5s.load(Relaxed)) {
+            headers.insert(CONTENT_MD5, content_md5(md5));
+        }
+        digests
+    }
+
+    /// Compares what the store says that it has taken with what was sent.
+    async fn verify(&self, op: Op, key: &Key, sent: &Sent, digests: &Digests, reply: &Reply) -> Result<()> {
+        let has_crc = self.dialect == Dialect::Oss || (sent.takes_crc64 && self.sends_checksums());
+        let repeated = self.names.crc64(&reply.headers);
+        if has_crc {
+            self.acknowledging.record(repeated.is_some());
+        }
+        if repeated.is_some() {
+            return self.compare(op, key, Some(digests.crc64), reply);
+        }
+        let Some(stored) = self.names.md5_tag(&reply.headers).filter(|_| !self.tags.are_not_md5s()) else { return Ok(()) };
+        let md5 = match digests.md5 {
+            Some(md5) => md5,
+            None => off_the_runtime(&sent.body, HASHED_HERE, md5_of).await,
+        };
+        if md5 == stored {
+            self.tags.record(true);
+            return Ok(());
+        }
+        let differs = || {
+            let message = format!("the store has content with MD5 {}, sent was {}", hex::encode(stored), hex::encode(md5));
+            let stored = sent.is_object.then(|| header_etag(op, key, reply).ok()).flatten();
+            Error { stored, ..Error::new(ErrorKind::Corrupt, op, key, message) }
+        };
+        let _one_at_a_time = self.probing.lock().await;
+        if self.tags.are_unknown() {
+            match self.probe_tags(key).await {
+                Ok(are_md5s) => self.tags.record(are_md5s),
+                Err(error) if error.kind.is_retryable() => return Err(differs()),
+                Err(error) => {
+                    debug!(%error, "it cannot be found out what the ETags of the bucket are");
+                    self.tags.record(false);
+                }
+            }
+            if self.tags.are_not_md5s() {
+                warn!(
+                    "the endpoint acknowledges no checksum and its ETags are no MD5s: what it has stored cannot be compared with what was sent"
+                );
+            }
+        }
+        if self.tags.are_md5s() { Err(differs()) } else { Ok(()) }
+    }
+
+    /// Whether the tag of an empty part, which has no bit to lose, is the MD5 of nothing. The part is dropped with its upload.
+    async fn probe_tags(&self, key: &Key) -> Result<bool> {
+        let object = self.names.of_object(Op::CreateUpload, key, &Headers::default())?;
+        let begin = Call::new(Op::CreateUpload, Method::POST, key).with([("uploads", String::new())]).headed(object);
+        let id = self.outcome(Op::CreateUpload, key, &self.send(&begin).await?)?.upload_id.unwrap_or_default();
+        let upload = Upload { key: key.clone(), id, checksummed: false };
+        let part = self.send(&Call::new(Op::UploadPart, Method::PUT, key).with(part_query(&upload, 1))).await;
+        if let Err(error) = self.abort_upload(&upload).await {
+            warn!(%error, "an unfinished upload is left in the bucket: remove it with \"windlass mpu abort\"");
+        }
+        Ok(self.names.md5_tag(&part?.headers) == Some(md5_of(&Body::default())))
+    }
+
     /// The headers that make the endpoint check `condition`; or it was checked now, and holds.
     async fn condition(&self, op: Op, key: &Key, condition: &Condition) -> Result<HeaderMap> {
         let mut headers = HeaderMap::new();
@@ -54,6 +212,7 @@ impl Requests {
             }
             (Dialect::Oss, Condition::Is(_)) => look = true,
             (Dialect::S3, _) if !self.conditions.load(Relaxed) => look = true,
+            (Dialect::S3, Condition::Is(etag)) if etag.is_weak() || self.tags.are_weak() => look = true,
             (Dialect::S3, Condition::Absent) => {
                 headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
             }
@@ -86,10 +245,21 @@ impl Requests {
     }
 }
 
+/// Whether a condition on the version of what is there was not met. Of a copy it may be that on the source.
+fn is_versioned(op: Op, condition: &Condition, error: &Error) -> bool {
+    error.kind == ErrorKind::Replaced && op != Op::Copy && matches!(condition, Condition::Is(_))
+}
+
 /// Whether the endpoint said no because of the checksum, and not because it differs.
 fn refuses_checksums(error: &Error) -> bool {
     let text = format!("{} {}", error.code.as_deref().unwrap_or_default(), error.message).to_ascii_lowercase();
     matches!(error.status, Some(400 | 501)) && error.kind == ErrorKind::Invalid && (text.contains("checksum") || text.contains("crc64"))
+}
+
+/// Whether the endpoint said no because of Content-MD5, and not because it differs.
+fn refuses_md5(error: &Error) -> bool {
+    let text = format!("{} {}", error.code.as_deref().unwrap_or_default(), error.message).to_ascii_lowercase();
+    matches!(error.status, Some(400 | 501)) && error.kind == ErrorKind::Invalid && text.contains("md5")
 }
 
 fn lacks_conditions(error: &Error) -> bool {

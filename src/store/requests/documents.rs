@@ -7,6 +7,7 @@ use percent_encoding::percent_decode_str;
 use reqsign_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::headers::in_base64;
 use crate::store::{ETag, Key, Part, PartsPage, Unfinished, UploadsPage};
 
 #[derive(Serialize)]
@@ -22,11 +23,15 @@ struct CompletedPart<'a> {
     number: u32,
     #[serde(rename = "ETag")]
     etag: &'a str,
+    #[serde(rename = "ChecksumCRC64NVME", skip_serializing_if = "Option::is_none")]
+    crc64: Option<String>,
 }
 
-/// The body that ends an upload.
-pub(super) fn completion(parts: &[Part]) -> String {
-    let parts = parts.iter().map(|part| CompletedPart { number: part.number, etag: part.etag.as_str() }).collect();
+/// The body that ends an upload. Tags stand there without the mark of weak ones, which only answers through a proxy have. With `sums` it names those of the parts that are known: MinIO and versitygw insist on them where the parts came
+/// with them.
+pub(super) fn completion(parts: &[Part], sums: bool) -> String {
+    let crc64 = |part: &Part| part.crc64.filter(|_| sums).map(in_base64);
+    let parts = parts.iter().map(|part| CompletedPart { number: part.number, etag: part.etag.opaque(), crc64: crc64(part) }).collect();
     quick_xml::se::to_string(&Completion { parts }).expect("numbers and text can be written as XML")
 }
 
@@ -147,10 +152,13 @@ mod tests {
     #[test]
     fn parts_are_written_in_their_order_and_escaped() {
         let part = |number, etag: &str| Part { number, etag: etag.into(), size: 1, crc64: None };
-        let text = completion(&[part(1, "\"a\""), part(7, "<&>")]);
+        let text = completion(&[part(1, "\"a\""), part(7, "<&>")], true);
         let expected = "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>\"a\"</ETag></Part>\
                         <Part><PartNumber>7</PartNumber><ETag>&lt;&amp;&gt;</ETag></Part></CompleteMultipartUpload>";
         assert_eq!(text, expected);
+        let summed = Part { crc64: Some(0xae8b_1486_0a79_9888), ..part(1, "a") };
+        assert!(completion(std::slice::from_ref(&summed), true).contains("<ChecksumCRC64NVME>rosUhgp5mIg=</ChecksumCRC64NVME></Part>"));
+        assert!(!completion(&[summed], false).contains("Checksum"));
     }
 
     #[test]

@@ -1,14 +1,18 @@
 //! Headers of objects in both dialects: what a write says of its object, and what a HEAD tells of one. Invariant: metadata is
 //! read back as it was written.
 
-use std::time::UNIX_EPOCH;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-use crate::store::{Crc64, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, Op, Options, Polynomial, Result, Sse};
+use super::digests::{Tags, possible_md5};
+use crate::store::{
+    Crc64, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, ObjectSum, Op, Options, Polynomial, Result, Sse,
+};
 
 /// How stores write a key in the header that names the source of a copy.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
@@ -19,6 +23,15 @@ pub(in crate::store) const REQUEST_PAYER: (&str, &str) = ("request-payer", "requ
 /// The headers that a copy with new ones would lose, because nothing above knows them.
 pub(super) const CARRIED: [HeaderName; 5] =
     [header::CACHE_CONTROL, header::CONTENT_DISPOSITION, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE, header::EXPIRES];
+
+/// Which version of the source of a copy.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Version<'a> {
+    Tag(&'a ETag),
+    Id(&'a str),
+    /// The one that was there at that time and is not younger.
+    Date(SystemTime),
+}
 
 /// What the options say of every object, in the words of the dialect.
 #[derive(Debug)]
@@ -57,10 +70,7 @@ impl Names {
     }
 
     fn prefix(&self) -> &'static str {
-        match self.dialect {
-            Dialect::S3 => "x-amz-",
-            Dialect::Oss => "x-oss-",
-        }
+        prefix_of(self.dialect)
     }
 
     /// The vendor's header of this name.
@@ -97,8 +107,10 @@ impl Names {
         if self.dialect == Dialect::Oss { self.acl.clone() } else { HeaderMap::new() }
     }
 
-    /// Names the source of a copy and its version.
-    pub fn copy_from(&self, op: Op, bucket: &str, source: &Key, etag: &ETag) -> Result<HeaderMap> {
+    /// Names the source of a copy and its version. A weak tag meets no condition: what [`Details`] tell of the version stands in for it, the version
+    /// id where there is one, else the date.
+    pub fn copy_from(&self, op: Op, bucket: &str, source: &Key, version: Version<'_>) -> Result<HeaderMap> {
+        let Version::Tag(etag) = version else { return Ok(self.copy_from_weak(bucket, source, version)) };
         if etag.as_str().is_empty() {
             return Err(Error::new(ErrorKind::Replaced, op, source, "the listing told no version of the object"));
         }
@@ -108,6 +120,21 @@ impl Names {
         map.insert(self.vendor("copy-source"), path);
         map.insert(self.vendor("copy-source-if-match"), sayable(op, source, etag.as_str())?);
         Ok(map)
+    }
+
+    fn copy_from_weak(&self, bucket: &str, source: &Key, version: Version<'_>) -> HeaderMap {
+        let mut path = format!("/{bucket}/{}", percent_encode(source.as_bytes(), PATH));
+        let mut map = HeaderMap::new();
+        match version {
+            Version::Id(id) => path.extend(["?versionId=", &percent_encode(id.as_bytes(), PATH).to_string()]),
+            Version::Date(modified) => {
+                let date = HeaderValue::try_from(httpdate::fmt_http_date(modified)).expect("dates are valid in a header");
+                map.insert(self.vendor("copy-source-if-unmodified-since"), date);
+            }
+            Version::Tag(_) => {}
+        }
+        map.insert(self.vendor("copy-source"), HeaderValue::try_from(path).expect("percent-encoding leaves what a header takes"));
+        map
     }
 
     /// Everything that the answer to a HEAD of `key` tells.
@@ -129,8 +156,14 @@ impl Names {
             storage_class: owned("storage-class"),
             version_id: owned("version-id").filter(|id| id != "null"),
             crc64: self.crc64(map),
+            sum: None,
             symlink: None,
         })
+    }
+
+    /// See [`md5_tag`].
+    pub fn md5_tag(&self, map: &HeaderMap) -> Option<[u8; 16]> {
+        md5_tag(self.dialect, map)
     }
 
     fn object_headers(&self, map: &HeaderMap) -> Headers {
@@ -143,20 +176,66 @@ impl Names {
 
     /// The checksum that an answer tells of a whole object or part.
     pub fn crc64(&self, map: &HeaderMap) -> Option<Crc64> {
-        let text = |name: &str| map.get(self.vendor(name)).and_then(|value| value.to_str().ok());
-        match self.dialect {
-            Dialect::S3 => {
-                let value = decoded(text("checksum-crc64nvme")?)?;
-                Some(Crc64 { polynomial: Polynomial::Nvme, value })
-            }
-            Dialect::Oss => Some(Crc64 { polynomial: Polynomial::Ecma, value: text("hash-crc64ecma")?.parse().ok()? }),
-        }
+        crc64_of(self.dialect, map)
     }
 }
 
+fn prefix_of(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::S3 => "x-amz-",
+        Dialect::Oss => "x-oss-",
+    }
+}
+
+/// The MD5 that the tag in an answer may be: those of objects that are encrypted with a key of the customer's are none.
+fn md5_tag(dialect: Dialect, map: &HeaderMap) -> Option<[u8; 16]> {
+    let text = |name: &str| map.get(format!("{}{name}", prefix_of(dialect))).and_then(|value| value.to_str().ok());
+    let by_kms = text("server-side-encryption").is_some_and(|how| how.to_ascii_lowercase().contains("kms"));
+    if by_kms || text("server-side-encryption-customer-algorithm").is_some() {
+        return None;
+    }
+    possible_md5(map.get(header::ETAG)?.to_str().ok()?)
+}
+
+fn crc64_of(dialect: Dialect, map: &HeaderMap) -> Option<Crc64> {
+    let text = |name: &str| map.get(format!("{}{name}", prefix_of(dialect))).and_then(|value| value.to_str().ok());
+    match dialect {
+        Dialect::S3 => {
+            let value = decoded(text("checksum-crc64nvme")?)?;
+            Some(Crc64 { polynomial: Polynomial::Nvme, value })
+        }
+        Dialect::Oss => Some(Crc64 { polynomial: Polynomial::Ecma, value: text("hash-crc64ecma")?.parse().ok()? }),
+    }
+}
+
+/// The sum that the answer to a HEAD, or to a GET of a whole object, tells of its content: the cheapest there is, and the ETag when there is nothing
+/// else.
+pub(in crate::store) fn object_sum(dialect: Dialect, map: &HeaderMap, tags: &Arc<Tags>) -> Option<ObjectSum> {
+    let text = |name: &str| map.get(name).and_then(|value| value.to_str().ok());
+    // The other kind is a sum of the sums of parts, which are not told.
+    let is_whole = text("x-amz-checksum-type").is_none_or(|kind| kind.eq_ignore_ascii_case("FULL_OBJECT"));
+    let told = || {
+        // A sum of sums has a number behind it, which is no base64.
+        let bytes = |name| BASE64_STANDARD.decode(text(name)?).ok();
+        let crc = |name| <[u8; 4]>::try_from(bytes(name)?).ok();
+        let sha256 = || <[u8; 32]>::try_from(bytes("x-amz-checksum-sha256")?).ok();
+        crc("x-amz-checksum-crc32c")
+            .map(ObjectSum::crc32c)
+            .or_else(|| crc("x-amz-checksum-crc32").map(ObjectSum::crc32))
+            .or_else(|| sha256().map(ObjectSum::sha256))
+    };
+    let md5 = || md5_tag(dialect, map).map(|md5| ObjectSum::md5(md5, tags.clone()));
+    let whole = is_whole.then(|| crc64_of(dialect, map).map(ObjectSum::from).or_else(told)).flatten();
+    whole.or_else(md5)
+}
+
 /// A CRC as S3 writes it: its bytes, the highest first, in base64.
+pub(super) fn in_base64(crc64: u64) -> String {
+    BASE64_STANDARD.encode(crc64.to_be_bytes())
+}
+
 pub(super) fn encoded(crc64: u64) -> HeaderValue {
-    HeaderValue::try_from(BASE64_STANDARD.encode(crc64.to_be_bytes())).expect("base64 is valid in a header")
+    HeaderValue::try_from(in_base64(crc64)).expect("base64 is valid in a header")
 }
 
 pub(super) fn decoded(text: &str) -> Option<u64> {
@@ -224,9 +303,13 @@ mod tests {
     #[test]
     fn the_source_of_a_copy_is_named_in_bytes_and_with_its_version() {
         let names = names(Dialect::Oss, |options| options);
-        let source = names.copy_from(Op::Copy, "b", &"a b+/中?".into(), &"\"e\"".into()).unwrap();
+        let source = names.copy_from(Op::Copy, "b", &"a b+/中?".into(), Version::Tag(&"\"e\"".into())).unwrap();
         assert_eq!(source, map(&[("x-oss-copy-source", "/b/a%20b%2B/%E4%B8%AD%3F"), ("x-oss-copy-source-if-match", "\"e\"")]));
-        assert_eq!(names.copy_from(Op::Copy, "b", &"a".into(), &"".into()).unwrap_err().kind, ErrorKind::Replaced);
+        assert_eq!(names.copy_from(Op::Copy, "b", &"a".into(), Version::Tag(&"".into())).unwrap_err().kind, ErrorKind::Replaced);
+        let of = |version| names.copy_from(Op::Copy, "b", &"a".into(), version).unwrap();
+        assert_eq!(of(Version::Id("v+1")), map(&[("x-oss-copy-source", "/b/a?versionId=v%2B1")]));
+        let date = ("x-oss-copy-source-if-unmodified-since", "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(of(Version::Date(UNIX_EPOCH)), map(&[("x-oss-copy-source", "/b/a"), date]));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 mod adapt;
 mod body;
+mod digests;
 mod documents;
 mod headers;
 mod objects;
@@ -18,9 +19,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use reqwest::Response;
+use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use self::body::{Leaving, Watched};
+use self::digests::{Acknowledging, Digests, Extra};
 use self::headers::Names;
 use super::answer;
 use super::credentials::{Attempts, Edition};
@@ -29,7 +32,8 @@ use super::signing::SignedGet;
 use super::{Body, Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result};
 use crate::metrics::{Attempt, Metrics, RequestKind};
 
-pub(super) use self::headers::REQUEST_PAYER;
+pub(super) use self::digests::Tags;
+pub(super) use self::headers::{REQUEST_PAYER, object_sum};
 
 /// No document is longer: 1000 unfinished uploads with keys of 1 KiB, each byte percent-encoded, are half of it.
 const BODY_LIMIT: usize = 8 << 20;
@@ -37,8 +41,9 @@ const BODY_LIMIT: usize = 8 << 20;
 /// A store may take so many times the stall timeout to make an object durable whose last byte it has.
 const STALLS_TO_STORE: u32 = 4;
 
-/// A few hundred microseconds at the most on any machine.
+/// A few hundred microseconds at the most on any machine: the longest body whose CRC is made, and which is hashed, where it is sent from.
 const SUMMED_HERE: usize = 1 << 20;
+const HASHED_HERE: usize = 64 << 10;
 
 /// A request before it is signed. The key is empty when it is about the bucket.
 #[derive(Debug)]
@@ -48,6 +53,8 @@ pub(super) struct Unsigned<'a> {
     pub key: &'a Key,
     pub query: &'a [(&'static str, String)],
     pub headers: &'a HeaderMap,
+    /// SHA-256 of the body, when it is to be signed.
+    pub payload: Option<[u8; 32]>,
 }
 
 /// What of a request is a dialect's own.
@@ -58,6 +65,9 @@ pub(super) trait Voice: fmt::Debug + Send + Sync {
 
     /// After the answer to a request that `by` signed, which is an error or none: whether another signature may help.
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool;
+
+    /// Whether the payload is to be under the signature: only where TLS does not protect it.
+    fn signs_payloads(&self) -> bool;
 
     /// The error that an answer without success is.
     fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error;
@@ -74,9 +84,16 @@ pub(super) struct Requests {
     stall_timeout: Duration,
     /// Longest silence of a store that copies or puts parts together.
     work_timeout: Duration,
+    verifies_reads: bool,
     metrics: Arc<Metrics>,
     /// S3: checksums are sent; not any more once the endpoint refused one.
     checksums: AtomicBool,
+    /// Content-MD5 is sent; not any more once the endpoint refused it.
+    md5s: AtomicBool,
+    acknowledging: Acknowledging,
+    tags: Arc<Tags>,
+    /// Held while it is found out what the tags are.
+    probing: tokio::sync::Mutex<()>,
     /// S3: conditions are sent; not any more once the endpoint said that it has none.
     conditions: AtomicBool,
 }
@@ -90,11 +107,13 @@ struct Call<'a> {
     query: Vec<(&'static str, String)>,
     headers: HeaderMap,
     body: Body,
+    /// SHA-256 of the body, where it is known already.
+    payload: Option<[u8; 32]>,
 }
 
 impl<'a> Call<'a> {
     fn new(op: Op, method: Method, key: &'a Key) -> Self {
-        Self { op, method, key, query: Vec::new(), headers: HeaderMap::new(), body: Body::default() }
+        Self { op, method, key, query: Vec::new(), headers: HeaderMap::new(), body: Body::default(), payload: None }
     }
 
     fn with(self, query: impl Into<Vec<(&'static str, String)>>) -> Self {
@@ -125,7 +144,7 @@ struct Reply {
 
 impl Requests {
     /// `http` comes from [`clients`](super::clients::clients).
-    pub fn new(http: Clients, options: &Options, voice: Arc<dyn Voice>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(http: Clients, options: &Options, voice: Arc<dyn Voice>, tags: Arc<Tags>, metrics: Arc<Metrics>) -> Self {
         Self {
             dialect: options.dialect,
             bucket: options.bucket.clone(),
@@ -134,8 +153,13 @@ impl Requests {
             names: Names::new(options),
             stall_timeout: options.stall_timeout,
             work_timeout: options.request_timeout,
+            verifies_reads: options.verify_reads,
             metrics,
             checksums: AtomicBool::new(options.dialect == Dialect::S3),
+            md5s: AtomicBool::new(true),
+            acknowledging: Acknowledging::default(),
+            tags,
+            probing: tokio::sync::Mutex::default(),
             conditions: AtomicBool::new(true),
         }
     }
@@ -147,24 +171,19 @@ impl Requests {
         }
     }
 
-    /// The checksum of a body; that of a large one takes longer than others should wait.
-    async fn sum(&self, body: &Body) -> u64 {
+    /// Makes the sums of a body; those of a large one take longer than others should wait.
+    async fn digests(&self, body: &Body, extra: Extra) -> Digests {
         let polynomial = self.polynomial();
-        if body.len() > SUMMED_HERE {
-            let shared = body.clone();
-            if let Ok(sum) = tokio::task::spawn_blocking(move || polynomial.of_body(&shared)).await {
-                return sum;
-            }
-            // The runtime is shutting down.
-        }
-        polynomial.of_body(body)
+        let most = if extra == Extra::default() { SUMMED_HERE } else { HASHED_HERE };
+        off_the_runtime(body, most, move |body| Digests::of(body, polynomial, extra)).await
     }
 
     /// Sends `call` and reads its answer; anything but a success is an error.
     async fn send(&self, call: &Call<'_>) -> Result<Reply> {
         let mut headers = call.headers.clone();
         self.names.pay(&mut headers);
-        let unsigned = Unsigned { op: call.op, method: call.method.clone(), key: call.key, query: &call.query, headers: &headers };
+        let payload = call.payload.or_else(|| self.hash_of_document(call));
+        let unsigned = Unsigned { op: call.op, method: call.method.clone(), key: call.key, query: &call.query, headers: &headers, payload };
         let mut attempts = Attempts::new();
         loop {
             let signed = self.voice.sign(&unsigned).await?;
@@ -174,6 +193,13 @@ impl Requests {
                 return result;
             }
         }
+    }
+
+    /// The hash that signs a small body of which no sums were made: a document, or none.
+    fn hash_of_document(&self, call: &Call<'_>) -> Option<[u8; 32]> {
+        let is_document = matches!(call.op, Op::CompleteUpload) || call.body.is_empty();
+        let is_signed = is_document && matches!(call.method, Method::PUT | Method::POST) && self.voice.signs_payloads();
+        is_signed.then(|| Sha256::digest(call.body.joined()).into())
     }
 
     async fn attempt(&self, call: &Call<'_>, mut signed: SignedGet) -> Result<Reply> {
@@ -251,6 +277,18 @@ impl Requests {
             }
         }
     }
+}
+
+/// Computes something of `body`, elsewhere when it is longer than `most` bytes.
+async fn off_the_runtime<T: Send + 'static>(body: &Body, most: usize, compute: impl Fn(&Body) -> T + Clone + Send + 'static) -> T {
+    if body.len() > most {
+        let (shared, compute) = (body.clone(), compute.clone());
+        if let Ok(computed) = tokio::task::spawn_blocking(move || compute(&shared)).await {
+            return computed;
+        }
+        // The runtime is shutting down.
+    }
+    compute(body)
 }
 
 /// What a request counts as.

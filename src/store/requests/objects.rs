@@ -4,8 +4,9 @@
 use http::{HeaderMap, HeaderValue, Method, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
+use super::adapt::Sent;
 use super::documents::Outcome;
-use super::headers::{CARRIED, encoded};
+use super::headers::{CARRIED, Version, object_sum};
 use super::{Call, Reply, Requests};
 use crate::store::symlink::{self, Link};
 use crate::store::{
@@ -41,7 +42,14 @@ impl Requests {
                 Ok(reply) => reply.headers.get("x-oss-object-type").is_some_and(|kind| kind == "Symlink"),
                 Err(error) => leads_nowhere(error),
             };
-        if is_link { self.own_link(key).await } else { self.names.details(key, &found?.headers) }
+        if is_link {
+            return self.own_link(key).await;
+        }
+        let headers = found?.headers;
+        let details = self.names.details(key, &headers)?;
+        self.tags.on_header(details.meta.etag.as_str());
+        let sum = object_sum(self.dialect, &headers, &self.tags).filter(|_| self.verifies_reads);
+        Ok(Details { sum, ..details })
     }
 
     /// What a link of OSS is by itself.
@@ -68,30 +76,41 @@ impl Requests {
     /// All of an object that is known to be small.
     async fn content(&self, key: &Key, etag: &ETag) -> Result<Vec<u8>> {
         let mut headers = HeaderMap::new();
-        headers.insert(header::IF_MATCH, super::headers::sayable(Op::Get, key, etag.as_str())?);
-        Ok(self.send(&Call::new(Op::Get, Method::GET, key).headed(headers)).await?.body)
+        if !etag.is_weak() {
+            headers.insert(header::IF_MATCH, super::headers::sayable(Op::Get, key, etag.as_str())?);
+        }
+        let reply = self.send(&Call::new(Op::Get, Method::GET, key).headed(headers)).await?;
+        if header_etag(Op::Get, key, &reply)? != *etag {
+            return Err(Error::new(ErrorKind::Replaced, Op::Get, key, "the object was replaced"));
+        }
+        Ok(reply.body)
     }
 
     pub async fn put(&self, request: &PutRequest) -> Result<Written> {
         let PutRequest { key, body, headers, condition } = request;
         let object = self.names.of_object(Op::Put, key, headers)?;
-        let body = Body::from(body.clone());
-        let crc64 = self.sum(&body).await;
-        let form = |mut headers: HeaderMap, checksums| {
+        let sent = Sent { body: Body::from(body.clone()), is_object: true, takes_crc64: self.dialect == Dialect::S3 };
+        let form = |mut headers: HeaderMap, _| {
             headers.extend(object.clone());
-            if checksums {
-                headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(crc64));
-            }
-            Call::new(Op::Put, Method::PUT, key).headed(headers).bearing(body.clone())
+            Call::new(Op::Put, Method::PUT, key).headed(headers)
         };
-        let reply = self.write(Op::Put, key, condition, form).await?;
-        self.compare(Op::Put, key, Some(crc64), &reply)?;
+        let (reply, _) = self.write_body(Op::Put, key, condition, &sent, form).await?;
         Ok(Written { etag: header_etag(Op::Put, key, &reply)? })
     }
 
     pub async fn copy(&self, request: &CopyRequest) -> Result<Written> {
+        let was_weak = self.are_weak();
+        match self.copy_at_once(request).await {
+            Err(error) if error.kind == ErrorKind::Replaced && self.turns_out_weak(&request.source, was_weak).await => {
+                self.copy_at_once(request).await
+            }
+            result => result,
+        }
+    }
+
+    async fn copy_at_once(&self, request: &CopyRequest) -> Result<Written> {
         let CopyRequest { source, etag, target, headers, condition } = request;
-        let mut object = self.names.copy_from(Op::Copy, &self.bucket, source, etag)?;
+        let mut object = self.copy_source(Op::Copy, source, etag).await?;
         let directive = match headers {
             None => {
                 object.extend(self.names.of_object(Op::Copy, target, &Headers::default())?);
@@ -115,6 +134,24 @@ impl Requests {
         let reply = self.write(Op::Copy, target, condition, form).await?;
         let etag = self.outcome(Op::Copy, target, &reply)?.etag();
         Ok(Written { etag: etag.ok_or_else(|| no_etag(Op::Copy, target))? })
+    }
+
+    /// The headers that name the source of a copy and its version.
+    pub(super) async fn copy_source(&self, op: Op, source: &Key, etag: &ETag) -> Result<HeaderMap> {
+        let is_strong = !etag.is_weak() && !self.tags.are_weak();
+        if is_strong || etag.as_str().is_empty() {
+            return self.names.copy_from(op, &self.bucket, source, Version::Tag(etag));
+        }
+        let there = self.told(source, HeaderMap::new()).await.map_err(|error| Error { op, ..error })?;
+        if there.meta.etag != *etag {
+            return Err(Error::new(ErrorKind::Replaced, op, source, format!("the source is version {} now", there.meta.etag)));
+        }
+        let version = match &there.version_id {
+            _ if !there.meta.etag.is_weak() => Version::Tag(etag),
+            Some(id) => Version::Id(id),
+            None => Version::Date(there.meta.modified),
+        };
+        self.names.copy_from(op, &self.bucket, source, version)
     }
 
     pub async fn delete(&self, key: &Key) -> Result<()> {
@@ -143,7 +180,8 @@ impl Requests {
         match (sent, self.names.crc64(&reply.headers)) {
             (Some(sent), Some(taken)) if taken.value != sent => {
                 let message = format!("the store has content with CRC64 {:016x}, sent was {sent:016x}", taken.value);
-                Err(Error::new(ErrorKind::Corrupt, op, key, message))
+                let stored = (op == Op::Put).then(|| header_etag(op, key, reply).ok()).flatten();
+                Err(Error { stored, ..Error::new(ErrorKind::Corrupt, op, key, message) })
             }
             _ => Ok(()),
         }

@@ -3,6 +3,7 @@
 
 use http::{HeaderMap, HeaderValue, Method, header};
 
+use super::adapt::Sent;
 use super::documents::{completion, parts, uploads};
 use super::headers::{decoded, encoded};
 use super::objects::{gone, header_etag, no_etag};
@@ -35,43 +36,50 @@ impl Requests {
 
     pub async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         let (key, size) = (&upload.key, body.len() as u64);
-        let crc64 = if upload.checksummed { Some(self.sum(&body).await) } else { None };
-        let form = |mut headers: HeaderMap, checksums| {
-            if let Some(crc64) = crc64.filter(|_| checksums) {
-                headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(crc64));
-            }
-            Call::new(Op::UploadPart, Method::PUT, key).with(part_query(upload, number)).headed(headers).bearing(body.clone())
-        };
-        let reply = self.write(Op::UploadPart, key, &Condition::Any, form).await?;
-        self.compare(Op::UploadPart, key, crc64, &reply)?;
+        let sent = Sent { body, is_object: false, takes_crc64: self.dialect == Dialect::S3 && upload.checksummed };
+        let form = |headers: HeaderMap, _| Call::new(Op::UploadPart, Method::PUT, key).with(part_query(upload, number)).headed(headers);
+        let (reply, crc64) = self.write_body(Op::UploadPart, key, &Condition::Any, &sent, form).await?;
+        let crc64 = upload.checksummed.then_some(crc64);
         Ok(Part { number, etag: header_etag(Op::UploadPart, key, &reply)?, size, crc64 })
     }
 
     pub async fn copy_part(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
+        let was_weak = self.are_weak();
+        match self.copy_part_at_once(upload, number, source).await {
+            Err(error) if error.kind == ErrorKind::Replaced && self.turns_out_weak(&source.source, was_weak).await => {
+                self.copy_part_at_once(upload, number, source).await
+            }
+            result => result,
+        }
+    }
+
+    async fn copy_part_at_once(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
         let (key, range) = (&upload.key, &source.range);
         if range.is_empty() {
             return Err(Error::new(ErrorKind::Invalid, Op::CopyPart, key, "a part that is copied has at least one byte"));
         }
-        let mut headers = self.names.copy_from(Op::CopyPart, &self.bucket, &source.source, &source.etag)?;
+        let mut headers = self.copy_source(Op::CopyPart, &source.source, &source.etag).await?;
         let bytes = format!("bytes={}-{}", range.start, range.end - 1);
         headers.insert(self.names.vendor("copy-source-range"), HeaderValue::try_from(bytes).expect("digits are valid in a header"));
         let reply = self.send(&Call::new(Op::CopyPart, Method::PUT, key).with(part_query(upload, number)).headed(headers)).await?;
-        let etag = self.outcome(Op::CopyPart, key, &reply)?.etag().ok_or_else(|| no_etag(Op::CopyPart, key))?;
-        Ok(Part { number, etag, size: range.end - range.start, crc64: None })
+        let outcome = self.outcome(Op::CopyPart, key, &reply)?;
+        let (etag, crc64) = (outcome.etag().ok_or_else(|| no_etag(Op::CopyPart, key))?, outcome.crc64.as_deref().and_then(decoded));
+        Ok(Part { number, etag, size: range.end - range.start, crc64 })
     }
 
     pub async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
         let key = &upload.key;
-        let body = Body::from(completion(parts).into_bytes());
         let crc64 = self.polynomial().of_parts(parts);
         let form = |mut headers: HeaderMap, checksums| {
             headers.extend(self.names.of_completion());
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
-            if let Some(crc64) = crc64.filter(|_| checksums && upload.checksummed) {
+            let summed = checksums && upload.checksummed && self.dialect == Dialect::S3;
+            if let Some(crc64) = crc64.filter(|_| summed) {
                 headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(crc64));
                 headers.insert(self.names.vendor("checksum-type"), HeaderValue::from_static(WHOLE));
             }
-            Call::new(Op::CompleteUpload, Method::POST, key).with([("uploadId", upload.id.clone())]).headed(headers).bearing(body.clone())
+            let body = Body::from(completion(parts, summed).into_bytes());
+            Call::new(Op::CompleteUpload, Method::POST, key).with([("uploadId", upload.id.clone())]).headed(headers).bearing(body)
         };
         let mut reply = self.write(Op::CompleteUpload, key, condition, form).await?;
         let outcome = self.outcome(Op::CompleteUpload, key, &reply)?;
@@ -118,6 +126,6 @@ impl Requests {
     }
 }
 
-fn part_query(upload: &Upload, number: u32) -> [(&'static str, String); 2] {
+pub(super) fn part_query(upload: &Upload, number: u32) -> [(&'static str, String); 2] {
     [("partNumber", number.to_string()), ("uploadId", upload.id.clone())]
 }

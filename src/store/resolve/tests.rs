@@ -46,7 +46,7 @@ fn one(content: &'static [u8], etag: &str, crc64: Option<u64>, modified: u64) ->
     let meta = ObjectMeta { key: "k".into(), size: content.len() as u64, etag: etag.into(), modified: at(modified) };
     let crc64 = crc64.map(|value| Crc64 { polynomial: Polynomial::Ecma, value });
     let headers = Headers { content_type: None, metadata: BTreeMap::new() };
-    One { details: Details { meta, headers, storage_class: None, version_id: None, crc64, symlink: None }, content }
+    One { details: Details { meta, headers, storage_class: None, version_id: None, crc64, sum: None, symlink: None }, content }
 }
 
 async fn is_ours(store: &One, body: &'static [u8]) -> bool {

@@ -4,14 +4,31 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+
 use super::Retrying;
 use super::attempts::Limit;
-use crate::store::{Condition, CopyRequest, Error, ErrorKind, Headers, Key, Op, Part, PutRequest, Result, Upload, Written, resolve};
+use crate::store::{Condition, CopyRequest, ETag, Error, ErrorKind, Headers, Key, Op, Part, PutRequest, Result, Upload, Written, resolve};
 
 impl Retrying {
     pub(super) async fn put_once(&self, request: &PutRequest) -> Result<Written> {
         let limit = Limit::Body(request.body.len() as u64);
-        let (result, doubt) = self.run(Op::Put, &request.key, limit, || self.inner.put(request)).await;
+        // What an attempt has left there in place of the body that was sent is ours to replace, and nothing else is.
+        let spoiled: Mutex<Option<ETag>> = Mutex::default();
+        let attempt = || -> BoxFuture<'_, Result<Written>> {
+            let condition = spoiled.lock().clone().map_or_else(|| request.condition.clone(), Condition::Is);
+            let again = PutRequest { condition, ..request.clone() };
+            let (inner, spoiled) = (&self.inner, &spoiled);
+            Box::pin(async move {
+                let result = inner.put(&again).await;
+                if let Err(Error { stored: Some(etag), .. }) = &result {
+                    *spoiled.lock() = Some(etag.clone());
+                }
+                result
+            })
+        };
+        let (result, doubt) = self.run(Op::Put, &request.key, limit, attempt).await;
         match (result, doubt) {
             (Err(error), Some(_)) if error.kind == ErrorKind::Replaced => {
                 settled(error, resolve::is_put(self, &request.key, &request.body).await)

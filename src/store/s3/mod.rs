@@ -27,6 +27,7 @@ use super::listing::Tokens;
 use super::page::PageClient;
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
+use super::requests::Tags;
 use super::{Error, ErrorKind, Identity, Key, ObjectStore, Op, Options, Result, Signature};
 use crate::metrics::Metrics;
 use list::S3Lister;
@@ -46,16 +47,16 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
 
     let base = base(options, &region)?;
     let Some(near) = options_near(options, Some(region.to_string())) else {
-        return Ok(Arc::new(store(options, &base, &region, credentials, metrics)?));
+        return Ok(Arc::new(store(options, &base, &region, credentials, Tags::default(), metrics)?));
     };
     // Each may redirect to the other.
     let near_base = self::base(&near, &region)?;
     let trusted = [&base, &near_base].map(redirect::authority);
-    let trusting = |options: Options, base| {
+    let trusting = |options: Options, base, tags| {
         let redirect_hosts = [&options.redirect_hosts[..], &trusted].concat();
-        store(&Options { redirect_hosts, ..options }, base, &region, credentials.clone(), metrics.clone())
+        store(&Options { redirect_hosts, ..options }, base, &region, credentials.clone(), tags, metrics.clone())
     };
-    let (near, home) = (trusting(near, &near_base)?, trusting(options.clone(), &base)?);
+    let (near, home) = (trusting(near, &near_base, Tags::taken_for_strong())?, trusting(options.clone(), &base, Tags::default())?);
     Ok(Arc::new(ReadEndpoint::new(Arc::new(near), Arc::new(home), metrics)))
 }
 
@@ -64,15 +65,18 @@ fn store(
     base: &Url,
     region: &Region,
     credentials: Option<Arc<Rotating>>,
+    tags: Tags,
     metrics: Arc<Metrics>,
 ) -> Result<HttpStore<Signer, S3Lister>> {
     let failed = |error| format!("cannot set up TLS: {}", answer::innermost(&error));
     let http = clients(options, &metrics);
     let http = http.map_err(|error| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), failed(error)))?;
-    let signer = Arc::new(Signer::new(base.as_str(), region.to_string(), credentials, options.requester_pays));
+    let mut signer = Signer::new(base.as_str(), region.to_string(), credentials, options.requester_pays);
+    signer.asks_sums = options.verify_reads;
+    let signer = Arc::new(signer);
     let pages = PageClient::new(http.clone(), options.stall_timeout, Tokens::Plain);
     let lister = S3Lister::new(pages, Arc::clone(&signer), Arc::clone(&metrics));
-    Ok(HttpStore::new(http, options, signer, lister, metrics))
+    Ok(HttpStore::new(http, options, signer, lister, tags, metrics))
 }
 
 /// The address of the bucket of `options`, and the region that requests are signed for.

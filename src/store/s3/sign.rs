@@ -1,5 +1,5 @@
 //! Signatures: AWS Signature V4 in headers; of data GETs and listings over host, date, payload marker and token only, so that
-//! one signature serves every range of an object, of all others over their own headers too. Invariant: a signature is given out only while it and the credentials
+//! one signature serves every range of an object, of all others over their own headers too, and where TLS does not protect it over what they send. Invariant: a signature is given out only while it and the credentials
 //! behind it are valid for at least as long as a request waits for its first byte.
 //!
 //! Why headers, and why cached: in a debug build presigning through the SDK takes 302 us (it runs the whole request
@@ -40,6 +40,9 @@ const PATH: &AsciiSet = &VALUE.remove(b'/');
 /// Who pays, when it is whoever asks.
 const PAYER: HeaderName = HeaderName::from_static("x-amz-request-payer");
 
+/// Of every data GET, as the vendor's SDKs send it: one signature serves those of ranges too.
+const CHECKSUM_MODE: HeaderName = HeaderName::from_static("x-amz-checksum-mode");
+
 /// Signs the requests of one bucket.
 pub(super) struct Signer {
     /// URL of the bucket without a slash at its end: `http://host/bucket` or `https://bucket.host`.
@@ -48,6 +51,8 @@ pub(super) struct Signer {
     /// None: anonymous.
     pub credentials: Option<Arc<Rotating>>,
     pub requester_pays: bool,
+    /// The sum of an object is asked for with its content.
+    pub asks_sums: bool,
     cache: Cache<Key, (SignedGet, SystemTime)>,
 }
 
@@ -60,7 +65,7 @@ impl fmt::Debug for Signer {
 impl Signer {
     pub fn new(base: &str, region: String, credentials: Option<Arc<Rotating>>, requester_pays: bool) -> Self {
         let cache = Cache::builder().max_capacity(SIGNATURES).time_to_live(SIGNATURE_LIFETIME).build();
-        Self { base: base.trim_end_matches('/').to_owned(), region, credentials, requester_pays, cache }
+        Self { base: base.trim_end_matches('/').to_owned(), region, credentials, requester_pays, asks_sums: false, cache }
     }
 
     /// Whether the keys that signed it are still those that sign.
@@ -99,18 +104,32 @@ impl Signer {
         if self.requester_pays && self.credentials.is_some() {
             headers.insert(PAYER, HeaderValue::from_static(REQUEST_PAYER.1));
         }
-        self.headers(op, key, &Method::GET, url, headers).await
+        if self.asks_sums && op == Op::Get {
+            headers.insert(CHECKSUM_MODE, HeaderValue::from_static("ENABLED"));
+        }
+        self.headers(op, key, &Method::GET, url, headers, None).await
     }
 
     /// `headers` and those of the signature, which covers all that have the vendor's prefix.
-    async fn headers(&self, op: Op, key: &Key, method: &Method, url: &Url, mut headers: HeaderMap) -> Result<Headers> {
+    async fn headers(
+        &self,
+        op: Op,
+        key: &Key,
+        method: &Method,
+        url: &Url,
+        mut headers: HeaderMap,
+        payload: Option<[u8; 32]>,
+    ) -> Result<Headers> {
         let Some(rotating) = &self.credentials else { return Ok(Headers { headers, by: None, expires: None }) };
         let Signing { keys, edition } = rotating.keys().await.map_err(|none| none.into_error(op, key))?;
         let credentials = Credentials::new(&keys.id, &keys.secret, keys.token.clone(), keys.expires, "windlass");
-        let own = headers.iter().filter(|(name, _)| name.as_str().starts_with("x-amz-") || **name == header::CONTENT_TYPE);
+        let own = headers
+            .iter()
+            .filter(|(name, _)| name.as_str().starts_with("x-amz-") || **name == header::CONTENT_TYPE || name.as_str() == "content-md5");
         let own: Vec<(&str, &str)> =
             own.filter_map(|(name, value)| Some((name.as_str(), std::str::from_utf8(value.as_bytes()).ok()?))).collect();
-        let unsigned = Unsigned { method: method.as_str(), url: url.as_str(), headers: &own, payload: SignableBody::UnsignedPayload };
+        let payload = payload.map_or(SignableBody::UnsignedPayload, |hash| SignableBody::Precomputed(hex::encode(hash)));
+        let unsigned = Unsigned { method: method.as_str(), url: url.as_str(), headers: &own, payload };
         let signature = unsigned
             .sign(&credentials, &self.region, SystemTime::now())
             .map_err(|error| Error::new(ErrorKind::Invalid, op, key, format!("cannot sign: {error}")))?;
@@ -166,7 +185,7 @@ fn query_text<'q>(query: impl IntoIterator<Item = (&'q str, &'q str)>) -> String
 #[async_trait]
 impl Voice for Signer {
     async fn sign(&self, unsigned: &requests::Unsigned<'_>) -> Result<SignedGet> {
-        let requests::Unsigned { op, method, key, query, headers } = unsigned;
+        let requests::Unsigned { op, method, key, query, headers, payload } = unsigned;
         let query = query_text(query.iter().map(|(name, value)| (*name, value.as_str())));
         let url = if key.as_bytes().is_empty() {
             self.bucket_url(*op, key, &query)?
@@ -176,13 +195,17 @@ impl Voice for Signer {
             url.set_query(Some(query.as_str()).filter(|query| !query.is_empty()));
             url
         };
-        let Headers { headers, by, .. } = self.headers(*op, key, method, &url, (*headers).clone()).await?;
+        let Headers { headers, by, .. } = self.headers(*op, key, method, &url, (*headers).clone(), *payload).await?;
         Ok(SignedGet { url, headers, by })
     }
 
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
         let (Some(keys), Some(by)) = (&self.credentials, by) else { return false };
         keys.again(attempts, by, error).await
+    }
+
+    fn signs_payloads(&self) -> bool {
+        self.credentials.is_some() && self.base.starts_with("http://")
     }
 
     fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {

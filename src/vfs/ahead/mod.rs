@@ -7,10 +7,12 @@ mod flat;
 mod walkers;
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -170,7 +172,16 @@ impl Inner {
         }
     }
 
+    /// Fetches a page and wakes its waiters, also after a failure.
     async fn fetch(self: Arc<Self>, ask: Ask, whose: Whose) {
+        let (stream, top) = (ask.stream, ask.top.clone());
+        if AssertUnwindSafe(self.bring(ask, whose)).catch_unwind().await.is_err() {
+            self.on_failed(stream, &top, whose);
+        }
+        self.came.notify_waiters();
+    }
+
+    async fn bring(&self, ask: Ask, whose: Whose) {
         let Ask { stream, top, after, token } = ask;
         let after = Some(after).filter(|after| !after.as_bytes().is_empty());
         let request = ListRequest { prefix: top.clone(), delimited: false, after, token, max_keys: PAGE_KEYS };
@@ -178,10 +189,7 @@ impl Inner {
         match self.store.list(&request).await.and_then(|page| walk::check_progress(page, &request)) {
             Err(error) => {
                 tracing::debug!(prefix = %request.prefix, %error, "directories could not be listed ahead of who reads them");
-                match whose {
-                    Whose::Walkers => self.walkers.lock().on_failed(stream),
-                    Whose::Aside => self.aside.lock().on_failed(&top),
-                }
+                self.on_failed(stream, &top, whose);
             }
             Ok(page) => {
                 let (links, next) = (walk::links(&*self.store, &page).await, page.next.clone());
@@ -201,7 +209,13 @@ impl Inner {
                 }
             }
         }
-        self.came.notify_waiters();
+    }
+
+    fn on_failed(&self, stream: u64, top: &Key, whose: Whose) {
+        match whose {
+            Whose::Walkers => self.walkers.lock().on_failed(stream),
+            Whose::Aside => self.aside.lock().on_failed(top),
+        }
     }
 
     fn learn(&self, listed: Vec<Listed>, mut links: HashMap<Key, Arc<Extra>>) {

@@ -41,6 +41,8 @@ pub enum Next {
     Merging(Option<Box<Asked>>),
     /// Its error waits for a reader that gets there; after that the page can be asked for again.
     Failed(Error, Step),
+    /// A panic while it was taken in: how to go on is lost, and each reader that gets there has the error.
+    Broken(Error),
     /// There is none.
     End,
 }
@@ -113,6 +115,10 @@ impl State {
                 }
                 Next::Failed(error, step) if awaited => {
                     self.next = Next::NotAsked(step);
+                    return Some(Err(error));
+                }
+                Next::Broken(error) if awaited => {
+                    self.next = Next::Broken(error.clone());
                     return Some(Err(error));
                 }
                 next => next,

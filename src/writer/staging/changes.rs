@@ -61,6 +61,9 @@ impl Change {
     fn read(record: &[u8]) -> Option<Self> {
         let mut record = Source(record);
         let (kind, start, end) = (record.number(), record.number(), record.number());
+        if matches!(kind, 1 | 2 | 5) && start >= end {
+            return None;
+        }
         Some(match kind {
             1 => Self::Write(start..end),
             2 => Self::Zero(start..end),
@@ -100,7 +103,7 @@ pub(super) fn apply(path: &Path, layout: &mut Layout, mut size: u64) -> io::Resu
     };
     // A daemon that was killed may have written half of the last one, which it has told nobody of.
     for record in bytes.chunks_exact(RECORD) {
-        let change = Change::read(record).ok_or_else(|| io::Error::other("a change of a later version"))?;
+        let change = Change::read(record).ok_or_else(|| io::Error::other("a change that this version does not know"))?;
         change.apply(layout, &mut size);
     }
     Ok(size)

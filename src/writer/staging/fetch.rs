@@ -103,11 +103,11 @@ impl Inner {
             return if is_same == Some(true) { Err(error) } else { Ok(None) };
         }
         let (inner, etag) = (Arc::clone(self), base.meta.etag);
-        let (buffer, landed) = blocking(move || {
+        let (buffer, landed) = blocking::<_, WriteError>(move || {
             let landed = inner.land(&range, &sink.buffer, &etag);
-            ((range, sink.buffer), landed)
+            Ok(((range, sink.buffer), landed))
         })
-        .await;
+        .await?;
         let (range, buffer) = buffer;
         match landed {
             Ok(()) => Ok(None),
@@ -134,7 +134,7 @@ impl Inner {
             let file = self.file_to_fill()?;
             file.write(gap.start, bytes, bytes.len() as u64)?;
             file.note(&Change::Fetch(gap.clone()))?;
-            self.staged(|staged, _| staged.layout.on_fetched(&gap));
+            self.staged(|staged, _| staged.layout.on_fetched(&gap))?;
         }
         Ok(())
     }

@@ -34,6 +34,8 @@ pub(in crate::writer) struct Area {
     names: AtomicU64,
     /// Another daemon may go on with what is here.
     is_written_down: AtomicBool,
+    /// A person named the directory: it is there for the next daemon.
+    is_named: bool,
 }
 
 impl Area {
@@ -47,6 +49,7 @@ impl Area {
             shared: OnceLock::new(),
             names: AtomicU64::new(0),
             is_written_down: AtomicBool::new(false),
+            is_named: options.dir.is_some(),
         }
     }
 
@@ -63,6 +66,11 @@ impl Area {
 
     pub fn is_written_down(&self) -> bool {
         self.is_written_down.load(Ordering::Relaxed)
+    }
+
+    /// Whether another daemon finds what this one leaves when it ends as it should.
+    pub fn is_found(&self) -> bool {
+        self.is_named && self.is_written_down()
     }
 
     fn guard(&self) -> &Guard {

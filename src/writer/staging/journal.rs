@@ -14,10 +14,14 @@ use serde::{Deserialize, Serialize};
 
 use super::Base;
 use super::layout::Layout;
-use crate::store::{ETag, Headers, Key, ObjectMeta};
+use crate::store::{ETag, Headers, Key, ObjectMeta, Part, Upload};
+use crate::writer::parts::Sizes;
 
 /// Of what this program writes; another number is left alone.
 const VERSION: u32 = 1;
+
+/// Of a stream: who does not know that most of it is with the store must not take it for a file of zeros.
+const STREAM_VERSION: u32 = 2;
 
 /// See the module.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -53,6 +57,68 @@ pub(in crate::writer) struct Entry {
     base_etag: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     base_is_temporary: bool,
+    /// Nothing may be replaced under its key.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub must_be_new: bool,
+    /// A stream, of which the file has what the store lacks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream: Option<StreamEntry>,
+}
+
+/// What the store has of a stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(in crate::writer) struct StreamEntry {
+    pub sizes: Sizes,
+    upload: Option<UploadEntry>,
+    parts: Vec<PartEntry>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct UploadEntry {
+    key_base64: String,
+    id: String,
+    checksummed: bool,
+    content_type: Option<String>,
+    metadata: std::collections::BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct PartEntry {
+    number: u32,
+    etag: String,
+    size: u64,
+    crc64: Option<u64>,
+}
+
+impl StreamEntry {
+    pub fn new(sizes: Sizes, upload: Option<(&Upload, &Headers)>, parts: &[Part]) -> Self {
+        let upload = upload.map(|(upload, headers)| UploadEntry {
+            key_base64: BASE64_STANDARD.encode(upload.key.as_bytes()),
+            id: upload.id.clone(),
+            checksummed: upload.checksummed,
+            content_type: headers.content_type.clone(),
+            metadata: headers.metadata.clone(),
+        });
+        let part = |part: &Part| PartEntry { number: part.number, etag: part.etag.as_str().to_owned(), size: part.size, crc64: part.crc64 };
+        Self { sizes, upload, parts: parts.iter().map(part).collect() }
+    }
+
+    /// The upload that is under way, and the headers that it was begun with.
+    ///
+    /// # Errors
+    /// Its key cannot be read.
+    pub fn upload(&self) -> io::Result<Option<(Upload, Headers)>> {
+        let Some(UploadEntry { key_base64, id, checksummed, content_type, metadata }) = &self.upload else { return Ok(None) };
+        let key = Key::from(BASE64_STANDARD.decode(key_base64).map_err(io::Error::other)?);
+        let headers = Headers { content_type: content_type.clone(), metadata: metadata.clone() };
+        Ok(Some((Upload { key, id: id.clone(), checksummed: *checksummed }, headers)))
+    }
+
+    pub fn parts(&self) -> Vec<Part> {
+        let part =
+            |part: &PartEntry| Part { number: part.number, etag: ETag::from(part.etag.as_str()), size: part.size, crc64: part.crc64 };
+        self.parts.iter().map(part).collect()
+    }
 }
 
 /// What an entry is made of.
@@ -62,37 +128,41 @@ pub(in crate::writer) struct Described<'a> {
     pub headers: &'a Headers,
     pub size: u64,
     pub etag: Option<&'a ETag>,
+    pub must_be_new: bool,
     /// The object that is edited.
     pub base: Option<&'a Base>,
     pub layout: &'a Layout,
     pub sealed: bool,
     pub owner: Option<u64>,
+    pub stream: Option<StreamEntry>,
 }
 
 impl Entry {
-    pub fn new(described: &Described<'_>) -> Self {
-        let Described { scope, key, headers, size, etag, base, layout, sealed, owner } = described;
+    pub fn new(described: Described<'_>) -> Self {
+        let Described { scope, key, headers, size, etag, must_be_new, base, layout, sealed, owner, stream } = described;
         let base_meta = base.map(|base| &base.meta);
         let encoded = |key: &Key| BASE64_STANDARD.encode(key.as_bytes());
         Self {
-            version: VERSION,
-            scope: (*scope).to_owned(),
+            version: if stream.is_some() { STREAM_VERSION } else { VERSION },
+            scope: scope.to_owned(),
             key: key.to_string(),
             key_base64: key.to_str().is_none().then(|| encoded(key)),
             content_type: headers.content_type.clone(),
             metadata: headers.metadata.clone(),
-            size: *size,
+            size,
             etag: etag.map(|etag| etag.as_str().to_owned()),
-            base_key_base64: base_meta.filter(|base| base.key != **key).map(|base| encoded(&base.key)),
+            base_key_base64: base_meta.filter(|base| base.key != *key).map(|base| encoded(&base.key)),
             base_size: base_meta.map(|base| base.size),
             base_end: layout.base_end(),
             present: layout.present().iter().cloned().collect(),
             zeros: layout.zeros().iter().cloned().collect(),
             dirty: layout.dirty().iter().cloned().collect(),
-            sealed: *sealed,
-            owner: *owner,
+            sealed,
+            owner,
             base_etag: base_meta.map(|base| base.etag.as_str().to_owned()),
             base_is_temporary: base.is_some_and(|base| base.temporary),
+            must_be_new,
+            stream,
         }
     }
 
@@ -158,7 +228,8 @@ pub(super) fn write(path: &Path, entry: &Entry, durable: bool) -> io::Result<()>
 /// The description at `path`.
 pub(super) fn read(path: &Path) -> io::Result<Entry> {
     let entry: Entry = serde_json::from_slice(&fs::read(path)?).map_err(io::Error::other)?;
-    if entry.version == VERSION { Ok(entry) } else { Err(io::Error::other(format!("version {} of the journal", entry.version))) }
+    let known = if entry.stream.is_some() { STREAM_VERSION } else { VERSION };
+    if entry.version == known { Ok(entry) } else { Err(io::Error::other(format!("version {} of the journal", entry.version))) }
 }
 
 #[cfg(test)]
@@ -181,7 +252,19 @@ mod tests {
         let base = base.map(|base| Base { meta: meta(base), temporary: true });
         let (layout, etag, base) = (layout(), base.as_ref().map(|_| &etag), base.as_ref());
         let scope = "s3://b/p";
-        Entry::new(&Described { scope, key, headers: &headers, size: 95, etag, base, layout: &layout, sealed: true, owner: Some(7) })
+        Entry::new(Described {
+            scope,
+            key,
+            headers: &headers,
+            size: 95,
+            etag,
+            must_be_new: true,
+            base,
+            layout: &layout,
+            sealed: true,
+            owner: Some(7),
+            stream: None,
+        })
     }
 
     #[test]
@@ -195,7 +278,7 @@ mod tests {
                 let read = read(&path).unwrap();
                 assert_eq!((read.key(), read.layout(), read.headers()), (Some(key.clone()), layout(), entry.headers()));
                 assert_eq!((read.size, read.etag(), read.has_base()), (95, base.map(|_| ETag::from("\"e\"")), base.is_some()));
-                assert_eq!((read.sealed, read.is_moved()), (true, base.is_some_and(|(base, _)| *base != key)));
+                assert_eq!((read.sealed, read.must_be_new, read.is_moved()), (true, true, base.is_some_and(|(base, _)| *base != key)));
                 let from = read.base().map(|base| (base.meta.key, base.meta.size, base.meta.etag, base.temporary));
                 assert_eq!((read.owner, from), (Some(7), base.map(|(base, size)| (base.clone(), size, ETag::from("\"e\""), true))));
             }
@@ -208,9 +291,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("1.json");
         let mut newer = entry(&Key::from("k"), None);
-        newer.version = VERSION + 1;
-        write(&path, &newer, false).unwrap();
-        assert!(read(&path).unwrap_err().to_string().contains("version 2"));
+        // Also that of a stream, which is not one.
+        for version in [STREAM_VERSION, STREAM_VERSION + 1] {
+            newer.version = version;
+            write(&path, &newer, false).unwrap();
+            assert!(read(&path).unwrap_err().to_string().contains(&format!("version {version}")));
+        }
         fs::write(&path, b"{\"version\":1,").unwrap();
         assert!(read(&path).is_err());
     }

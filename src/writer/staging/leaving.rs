@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::access::blocking;
-use super::file::{Described, StagedFile};
+use super::file::{Described, ENTRY, StagedFile};
+use super::journal;
 use crate::writer::content::{Inner, Kind};
 
 /// See the module.
@@ -45,15 +46,28 @@ impl Inner {
     }
 
     /// Says what is in the file by now, also where no commit has. False: it has nothing that the store lacks.
-    fn describe_left(&self, file: &StagedFile, is_whole: bool) -> io::Result<bool> {
+    fn describe_left(&self, file: &Arc<StagedFile>, is_whole: bool) -> io::Result<bool> {
         let _io = self.io.write();
+        let is_current = self.if_staged(|staged, _| staged.file.as_ref().is_some_and(|current| Arc::ptr_eq(current, file)));
+        if is_current != Some(true) {
+            // The content was emptied since it was looked at; from here on `io` prevents that.
+            file.stay(false);
+            return Ok(false);
+        }
+        // It is over for its inode: a daemon that goes on must not take it for what is written under the same number later.
+        self.state.lock().owner = None;
         match file.described() {
             Described::Not => {
                 file.stay(false);
                 return Ok(false);
             }
-            Described::Sealed if is_whole => {}
-            Described::Open | Described::Sealed => file.describe(&self.entry(false), false)?,
+            Described::Sealed if is_whole => {
+                let path = file.path().with_extension(ENTRY);
+                let mut entry = journal::read(&path)?;
+                entry.owner = None;
+                journal::write(&path, &entry, true)?;
+            }
+            Described::Open | Described::Sealed => file.describe(&self.entry(false)?, false)?,
         }
         Ok(true)
     }
@@ -62,7 +76,7 @@ impl Inner {
     pub fn stays(&self) -> bool {
         match &self.state.lock().kind {
             Kind::Staged(staged) => staged.file.as_ref().is_some_and(|file| file.stays()),
-            Kind::Streaming(_) => false,
+            Kind::Streaming(stream) => stream.handed_over.is_some(),
         }
     }
 }

@@ -6,6 +6,7 @@ mod access;
 mod changes;
 mod fetch;
 mod file;
+mod handover;
 mod journal;
 mod layout;
 mod leaving;

@@ -11,7 +11,7 @@ use rangemap::RangeSet;
 
 use super::access::blocking;
 use super::file::{DATA, ENTRY, StagedFile};
-use super::journal::{self, Entry};
+use super::journal::{self, Entry, StreamEntry};
 use super::{Base, Staged};
 use crate::store::{Condition, ErrorKind, Key, ObjectMeta};
 use crate::writer::Shared;
@@ -46,7 +46,13 @@ struct Left {
 /// See [`Writer::recover`](crate::writer::Writer::recover).
 pub(in crate::writer) async fn recover(shared: &Arc<Shared>) -> Vec<Recovered> {
     let scan = Arc::clone(shared);
-    let (left, mut recovered) = blocking(move || search(&scan)).await;
+    let (left, mut recovered) = match blocking::<_, io::Error>(move || Ok(search(&scan))).await {
+        Ok(found) => found,
+        Err(error) => {
+            tracing::error!(%error, "staged files that an earlier mount left could not be looked for");
+            return Vec::new();
+        }
+    };
     for left in left {
         recovered.push(finish(shared, left).await);
     }
@@ -102,6 +108,10 @@ async fn finish(shared: &Arc<Shared>, left: Left) -> Recovered {
 async fn upload(shared: &Arc<Shared>, left: Left) -> Result<ObjectMeta, String> {
     let Left { entry, file, .. } = left;
     let key = entry.key().ok_or("its description does not say where it was to go")?;
+    if let Some(stream) = &entry.stream {
+        // The daemon that was to go on with it never came.
+        return Err(abort(shared, stream).await);
+    }
     if !entry.sealed {
         return Err("it was still being written, or not closed".into());
     }
@@ -128,6 +138,22 @@ async fn upload(shared: &Arc<Shared>, left: Left) -> Result<ObjectMeta, String> 
         }
         Ok(None) => Err("it holds nothing new".into()),
         Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Aborts the upload of a stream whose first parts only the store has, and says why it is not uploaded.
+async fn abort(shared: &Shared, stream: &StreamEntry) -> String {
+    let aborted = match stream.upload() {
+        Ok(Some((upload, _))) => match shared.store.abort_upload(&upload).await {
+            Err(error) if error.kind != ErrorKind::NotFound => Err(error.to_string()),
+            Ok(()) | Err(_) => Ok(()),
+        },
+        Ok(None) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    };
+    match aborted {
+        Ok(()) => "it was still being written, or not closed: only its last bytes are here, what was uploaded of it is gone".into(),
+        Err(why) => format!("it was still being written, or not closed, and its unfinished upload stays in the bucket: {why}"),
     }
 }
 

@@ -1,23 +1,25 @@
 //! Commits of staged content: what the object has already is copied inside the store, the rest is sent from the file. It has the
 //! content alone. Invariant: a part is either a range of the one version that is edited or bytes that were put together here.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 
 use super::access::blocking;
 use super::fetch::Fill;
 use super::{Base, Layout};
 use crate::store::{self, Condition, CopyRequest, ErrorKind, Headers, Key, ObjectMeta, Part, PartCopy, PutRequest, Written};
-use crate::writer::WriteError;
 use crate::writer::change::delete_temporary;
 use crate::writer::commit::meta;
 use crate::writer::content::Inner;
+use crate::writer::interrupted::caught;
 use crate::writer::memory::Buffer;
 use crate::writer::parts::{Cut, Piece};
 use crate::writer::upload::Uploading;
+use crate::writer::{Interrupted, WriteError};
 
 /// What is committed.
 struct Whole {
@@ -58,7 +60,7 @@ impl Inner {
                 let state = self.state.lock();
                 (state.key.clone(), state.headers.clone(), state.size)
             };
-            let (base, layout) = self.staged(|staged, _| (staged.base.clone(), staged.layout.clone()));
+            let (base, layout) = self.staged(|staged, _| (staged.base.clone(), staged.layout.clone()))?;
             Whole { key, headers, size, base, layout, condition: condition.clone() }
         };
         let may_copy = !self.shared.copies_refused.load(Relaxed);
@@ -68,7 +70,9 @@ impl Inner {
                 match self.send_whole(&whole, false).await {
                     Ok(written) => written,
                     Err(Failure::Other(error)) => return Err(error),
-                    Err(Failure::NoCopies) => unreachable!("nothing is copied"),
+                    Err(Failure::NoCopies) => {
+                        unreachable!("without copies nothing of an object is asked for, which is all that answers this")
+                    }
                 }
             }
             Err(Failure::Other(error)) => return Err(error),
@@ -80,7 +84,7 @@ impl Inner {
     }
 
     async fn on_staged_saved(self: &Arc<Self>, whole: Whole, meta: ObjectMeta) {
-        let file = self.staged(|staged, _| {
+        let file = self.if_staged(|staged, _| {
             staged.layout.on_saved(whole.size);
             staged.base = Some(Base { meta: meta.clone(), temporary: false });
             staged.file.clone()
@@ -88,9 +92,15 @@ impl Inner {
         self.state.lock().on_saved(&meta, &whole.headers);
         if let Some(Base { meta: old, temporary: true }) = whole.base {
             // Before anybody is told: nobody shall see it under its old name then.
-            delete_temporary(&*self.shared.store, &old).await;
+            let deleted = caught(async {
+                delete_temporary(&*self.shared.store, &old).await;
+                Ok(())
+            });
+            if let Err(error) = deleted.await {
+                tracing::warn!(key = %old.key, %error, "an object that was moved stays under its old name too");
+            }
         }
-        if let Some(file) = file
+        if let Some(file) = file.flatten()
             && let Err(error) = blocking(move || file.undescribe()).await
         {
             tracing::warn!(%error, "the description of a staged file that was uploaded stays");
@@ -121,7 +131,9 @@ impl Inner {
         };
         let pieces = cut.pieces(limits).ok_or(Failure::Other(WriteError::TooLarge))?;
         let upload = Uploading::new(&self.shared, whole.key.clone(), whole.headers.clone());
-        let result = self.send_pieces(whole, &upload, pieces).await;
+        // What was begun is given up also after a panic.
+        let sent = AssertUnwindSafe(self.send_pieces(whole, &upload, pieces)).catch_unwind().await;
+        let result = sent.unwrap_or_else(|_| Err(Failure::Other(Interrupted::Panicked.into())));
         if result.is_err() {
             upload.give_up(&self.shared);
         }
@@ -208,9 +220,9 @@ impl Inner {
         let buffer = self.shared.share.buffer_to_send(len, &self.spare).await;
         let buffer = buffer.map_err(|error| WriteError::Memory(Arc::new(error)))?;
         let (mut buffer, missing): (Buffer, _) = self.collect(range, buffer).await?;
-        let base = self.staged(|staged, _| staged.base.clone());
+        let base = self.staged(|staged, _| staged.base.clone())?;
         for run in missing {
-            let base = base.as_ref().expect("what is missing is in the object");
+            let base = base.as_ref().expect("only what an object has is missing, and a commit has the content alone");
             let (at, end) = ((run.start - range.start) as usize, (run.end - range.start) as usize);
             let mut sink = Fill { buffer, at, end };
             self.get(&base.meta, &run, &mut sink).await?;

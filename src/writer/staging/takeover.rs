@@ -1,4 +1,4 @@
-//! Staged files that another daemon takes over while they are open: with all that was answered to their writers, and nothing committed. It asks
+//! Staged files and streams that another daemon takes over while they are open: with all that was answered to their writers, and nothing committed. It asks
 //! the store for nothing. Invariant: a file is taken by one process, and only for an owner who still has it open.
 
 use std::collections::{HashMap, HashSet};
@@ -22,8 +22,8 @@ use crate::writer::content::{Content, Kind};
 /// See [`Writer::take_over`](crate::writer::Writer::take_over).
 pub(in crate::writer) async fn take_over(shared: &Arc<Shared>, owners: HashSet<u64>) -> HashMap<u64, Arc<Content>> {
     let shared = Arc::clone(shared);
-    blocking(move || {
-        let Ok(directory) = fs::read_dir(shared.area.directory()) else { return HashMap::new() };
+    let found = blocking::<_, io::Error>(move || {
+        let Ok(directory) = fs::read_dir(shared.area.directory()) else { return Ok(HashMap::new()) };
         let paths = directory.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.extension() == Some(OsStr::new(DATA)));
         let look = |path: std::path::PathBuf| match look(&shared, &path, &owners) {
             Ok(found) => found,
@@ -32,9 +32,12 @@ pub(in crate::writer) async fn take_over(shared: &Arc<Shared>, owners: HashSet<u
                 None
             }
         };
-        paths.filter_map(look).collect()
+        Ok(paths.filter_map(look).collect())
+    });
+    found.await.unwrap_or_else(|error| {
+        tracing::error!(%error, "staged files of the daemon before could not be looked for");
+        HashMap::new()
     })
-    .await
 }
 
 fn look(shared: &Arc<Shared>, path: &Path, owners: &HashSet<u64>) -> io::Result<Option<(u64, Arc<Content>)>> {
@@ -45,6 +48,10 @@ fn look(shared: &Arc<Shared>, path: &Path, owners: &HashSet<u64>) -> io::Result<
     };
     let Some(owner) = entry.owner.filter(|owner| entry.scope == shared.scope && owners.contains(owner)) else { return Ok(None) };
     let Some(key) = entry.key() else { return Ok(None) };
+    if let Some(stream) = &entry.stream {
+        let Some(file) = shared.area.adopt(path)? else { return Ok(None) };
+        return super::handover::restore(shared, key, &entry, stream, file).map(|content| Some((owner, content)));
+    }
     let mut layout = entry.layout();
     let size = changes::apply(&path.with_extension(CHANGES), &mut layout, entry.size)?;
     let Some(file) = shared.area.adopt(path)? else { return Ok(None) };
@@ -54,7 +61,7 @@ fn look(shared: &Arc<Shared>, path: &Path, owners: &HashSet<u64>) -> io::Result<
     let base = entry.base();
     {
         let state = &mut *content.inner.state.lock();
-        (state.size, state.owner) = (size, Some(owner));
+        (state.size, state.owner, state.must_be_new) = (size, Some(owner), entry.must_be_new);
         state.known.extend(entry.etag());
         let there =
             |etag| ObjectMeta { key, size: base.as_ref().map_or(0, |base| base.meta.size), etag, modified: std::time::SystemTime::now() };

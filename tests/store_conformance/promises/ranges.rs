@@ -8,6 +8,7 @@ use windlass::store::{ETag, ErrorKind, ObjectStore, RangeRequest, RangeSink};
 
 use super::{content, head, refused, whole};
 use crate::stores::{Bucket, Server, key};
+use crate::support::flipping::MARK;
 
 const SIZE: u64 = 300_007;
 
@@ -137,4 +138,26 @@ pub async fn a_dropped_request_frees_its_connection(bucket: Bucket) {
         }
         Server::S3sFs(..) | Server::Moto(_) => unreachable!("they do not tell"),
     }
+}
+
+pub async fn whole_read_with_a_flipped_bit_is_read_again(bucket: Bucket) {
+    let mut body = content(1, 100_000);
+    body[50_000..50_000 + MARK.len()].copy_from_slice(MARK);
+    bucket.put("a", body.clone()).await;
+    let meta = head(&bucket, "a").await;
+    let (proxy, store) = bucket.through_flips().await;
+    let request = RangeRequest { key: key("a"), range: 0..meta.size, etag: meta.etag };
+    let read = async || {
+        let mut room = vec![0; body.len()];
+        windlass::store::get_checked(&*store, &request, &mut room, || {}).await.map(|()| room)
+    };
+    proxy.flip_answers(1);
+    assert!(read().await.unwrap() == body, "it is read again");
+    assert_eq!(proxy.flipped(), 1);
+    // By now the tags of the bucket are known where there is no better sum.
+    proxy.flip_answers(usize::MAX);
+    let error = read().await.unwrap_err();
+    assert_eq!((error.kind, proxy.flipped()), (ErrorKind::Corrupt, 3), "{error}");
+    proxy.flip_answers(0);
+    assert!(read().await.unwrap() == body);
 }

@@ -2,11 +2,12 @@
 
 use std::time::{Duration, SystemTime};
 
-use windlass::store::{Condition, ErrorKind, ObjectStore, Part, PartCopy, Unfinished, Upload};
+use windlass::store::{Condition, ErrorKind, Headers, ObjectStore, Part, PartCopy, Polynomial, PutRequest, Unfinished, Upload};
 
 use super::writes::{headers, put, read};
 use super::{content, head};
 use crate::stores::{Bucket, Kind, key};
+use crate::support::flipping::MARK;
 
 async fn begin(bucket: &Bucket, name: &str) -> Upload {
     bucket.store.create_upload(&key(name), &headers("text/plain", &[("mode", "33188")])).await.unwrap_or_else(|error| panic!("{error}"))
@@ -43,6 +44,52 @@ pub async fn parts_become_one_object_in_their_order(bucket: Bucket) {
     }
 }
 
+/// A body with a place where it can be damaged.
+fn marked(seed: u8, length: usize) -> Vec<u8> {
+    let mut body = content(seed, length);
+    body[length / 2..length / 2 + MARK.len()].copy_from_slice(MARK);
+    body
+}
+
+pub async fn upload_with_a_flipped_bit_is_never_a_success(bucket: Bucket) {
+    let (proxy, store) = bucket.through_flips().await;
+    let request = |name: &str, body: &[u8], condition| PutRequest {
+        key: key(name),
+        body: body.to_vec().into(),
+        headers: Headers::default(),
+        condition,
+    };
+    let small = marked(1, 3000);
+    // Also the first write of all, of which nothing is known, and also when what the first attempt left there is in the way.
+    for (name, condition) in [("one", Condition::Any), ("two", Condition::Absent)] {
+        proxy.flip_requests(1);
+        let condition = if bucket.kind.is_conditional() { condition } else { Condition::Any };
+        store.put(&request(name, &small, condition)).await.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert!(read(&bucket, name).await == small, "{name}");
+    }
+    assert_eq!(proxy.flipped(), 2);
+    let large = [marked(2, bucket.kind.least_part()), marked(3, 5000)];
+    let upload = store.create_upload(&key("parts"), &Headers::default()).await.unwrap();
+    let mut parts = Vec::new();
+    for (body, number) in large.iter().zip(1..) {
+        proxy.flip_requests(1);
+        parts.push(store.upload_part(&upload, number, body.clone().into()).await.unwrap_or_else(|error| panic!("part {number}: {error}")));
+    }
+    assert_eq!(proxy.flipped(), 4);
+    store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+    assert!(read(&bucket, "parts").await == large.concat());
+    // A line that damages everything: as often as may be, and then an error.
+    proxy.flip_requests(usize::MAX);
+    let error = store.put(&request("three", &small, Condition::Any)).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
+    let upload = store.create_upload(&key("parts"), &Headers::default()).await.unwrap();
+    let error = store.upload_part(&upload, 1, large[1].clone().into()).await.unwrap_err();
+    // s3s-fs says that something went wrong.
+    assert!(error.kind == ErrorKind::Corrupt || bucket.kind == Kind::S3sFs, "{error}");
+    assert_eq!(proxy.flipped(), 10, "three attempts each");
+    store.abort_upload(&upload).await.unwrap();
+}
+
 pub async fn a_part_that_is_sent_again_replaces_the_one_before(bucket: Bucket) {
     let upload = begin(&bucket, "a").await;
     send(&bucket, &upload, 1, b"wrong").await;
@@ -60,7 +107,8 @@ pub async fn parts_may_be_copied_from_objects(bucket: Bucket) {
     let range = 3..3 + least as u64;
     let copied = PartCopy { source: key("source"), etag, range: range.clone() };
     let first = bucket.store.copy_part(&upload, 1, &copied).await.unwrap();
-    assert_eq!((first.number, first.size, first.crc64), (1, least as u64, None));
+    assert_eq!((first.number, first.size, first.crc64), (1, least as u64, first.crc64));
+    assert!(first.crc64.is_none_or(|crc64| crc64 == Polynomial::Nvme.of(&source[3..3 + least])), "what is told of a copied part is true");
     let second = send(&bucket, &upload, 2, b"the end").await;
     if bucket.kind.checks_sources() {
         let stale = PartCopy { etag: "\"0123456789abcdef0123456789abcdef\"".into(), ..copied };

@@ -13,7 +13,7 @@ use s3s::dto::*;
 use s3s::{S3Response, S3Result, s3_error};
 use windlass::store::{Key, Polynomial};
 
-use super::{About, Bucket, Content, Object, Objects, check};
+use super::{About, Bucket, Content, Habits, Object, Objects, check};
 
 /// Uploads of one page of their list, and parts of one of theirs.
 const MOST_UPLOADS: usize = 3;
@@ -35,6 +35,18 @@ fn md5(content: &[u8]) -> String {
     hex::encode(Md5::digest(content))
 }
 
+impl Habits {
+    /// A tag as it stands in the header of an answer.
+    pub fn header(self, etag: String) -> ETag {
+        if self.weak_tags { ETag::Weak(etag) } else { ETag::Strong(etag) }
+    }
+
+    /// The tag of `content`.
+    fn tag(self, content: &[u8]) -> String {
+        if self.odd_tags { md5(&[content, b"salt"].concat()) } else { md5(content) }
+    }
+}
+
 async fn collect(body: Option<StreamingBlob>) -> S3Result<Bytes> {
     let mut bytes = Vec::new();
     if let Some(mut body) = body {
@@ -46,8 +58,20 @@ async fn collect(body: Option<StreamingBlob>) -> S3Result<Bytes> {
 }
 
 impl Objects {
+    fn check_md5(&self, sent: Option<&String>, content: &[u8]) -> S3Result<()> {
+        match sent.filter(|_| !self.habits.silent_checksums) {
+            Some(sent) if *sent != BASE64_STANDARD.encode(Md5::digest(content)) => {
+                Err(s3_error!(BadDigest, "The Content-MD5 you specified did not match what we received."))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks the sum that came with a body, and tells the one of the store.
     fn sum(&self, sent: Option<&String>, content: &[u8]) -> S3Result<Option<u64>> {
+        if self.habits.silent_checksums {
+            return Ok(None);
+        }
         let Some(sent) = sent else { return Ok(None) };
         if self.habits.no_checksums {
             return Err(s3_error!(InvalidArgument, "Value for x-amz-checksum-crc64nvme header is invalid."));
@@ -70,7 +94,7 @@ impl Objects {
         let there = self.by_key.get(&Key::from(key));
         match (if_match, if_none_match, there) {
             (Some(_), _, None) => Err(s3_error!(NoSuchKey)),
-            (Some(ETagCondition::ETag(wanted)), _, Some(there)) if !ETag::Strong(there.etag()).strong_cmp(wanted) => {
+            (Some(ETagCondition::ETag(wanted)), _, Some(there)) if !self.habits.header(there.etag()).strong_cmp(wanted) => {
                 Err(s3_error!(PreconditionFailed))
             }
             (_, Some(ETagCondition::Any), Some(_)) => Err(s3_error!(PreconditionFailed)),
@@ -79,12 +103,24 @@ impl Objects {
     }
 
     /// The object that a copy is made of.
-    fn source(&self, source: &CopySource, if_match: Option<&ETagCondition>) -> S3Result<Object> {
+    fn source(&self, source: &CopySource, if_match: Option<&ETagCondition>, unmodified_since: Option<&Timestamp>) -> S3Result<Object> {
         let CopySource::Bucket { bucket, key, .. } = source else { return Err(s3_error!(NotImplemented)) };
         check(bucket)?;
         let object = self.by_key.get(&Key::from(&**key)).ok_or_else(|| s3_error!(NoSuchKey))?;
+        // Dates in headers have whole seconds.
+        let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970").as_secs();
+        let parsed = |limit: &Timestamp| {
+            let mut text = Vec::new();
+            limit.format(TimestampFormat::HttpDate, &mut text).expect("a date can be written");
+            httpdate::parse_http_date(std::str::from_utf8(&text).unwrap()).expect("it was written just now")
+        };
+        if unmodified_since.is_some_and(|limit| seconds(object.modified) > seconds(parsed(limit))) {
+            return Err(s3_error!(PreconditionFailed));
+        }
         match if_match {
-            Some(ETagCondition::ETag(wanted)) if !ETag::Strong(object.etag()).strong_cmp(wanted) => Err(s3_error!(PreconditionFailed)),
+            Some(ETagCondition::ETag(wanted)) if !self.habits.header(object.etag()).strong_cmp(wanted) => {
+                Err(s3_error!(PreconditionFailed))
+            }
             _ => Ok(object.clone()),
         }
     }
@@ -99,9 +135,10 @@ impl Bucket {
         let content = collect(input.body).await?;
         let mut objects = self.lock();
         objects.meets(&input.key, input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        objects.check_md5(input.content_md5.as_ref(), &content)?;
         let crc64 = objects.sum(input.checksum_crc64nvme.as_ref(), &content)?;
         let about = About {
-            etag: Some(md5(&content)),
+            etag: Some(objects.habits.tag(&content)),
             content_type: input.content_type,
             content_encoding: input.content_encoding,
             metadata: input.metadata.unwrap_or_default().into_iter().collect(),
@@ -110,14 +147,21 @@ impl Bucket {
             acl: input.acl.map(|acl| acl.as_str().to_owned()),
             crc64,
         };
-        let etag = about.etag.clone().map(ETag::Strong);
+        let (etag, encryption) =
+            (about.etag.clone().map(|etag| objects.habits.header(etag)), about.encryption.clone().map(ServerSideEncryption::from));
         objects.put(&input.key, about, |_| Content::Stored(content));
-        Ok(S3Response::new(PutObjectOutput { e_tag: etag, checksum_crc64nvme: objects.told(crc64), ..Default::default() }))
+        Ok(S3Response::new(PutObjectOutput {
+            e_tag: etag,
+            server_side_encryption: encryption,
+            checksum_crc64nvme: objects.told(crc64),
+            ..Default::default()
+        }))
     }
 
     pub(super) fn copy_object(&self, input: CopyObjectInput) -> S3Result<S3Response<CopyObjectOutput>> {
         let mut objects = self.lock();
-        let source = objects.source(&input.copy_source, input.copy_source_if_match.as_ref())?;
+        let source =
+            objects.source(&input.copy_source, input.copy_source_if_match.as_ref(), input.copy_source_if_unmodified_since.as_ref())?;
         let replaced = input.metadata_directive.as_ref().is_some_and(|directive| directive.as_str() == MetadataDirective::REPLACE);
         let kept = source.about;
         let about = About {
@@ -140,7 +184,7 @@ impl Bucket {
 
     pub(super) fn create_multipart_upload(&self, input: CreateMultipartUploadInput) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let mut objects = self.lock();
-        let algorithm = input.checksum_algorithm;
+        let algorithm = input.checksum_algorithm.filter(|_| !objects.habits.silent_checksums);
         if algorithm.is_some() && objects.habits.no_checksums {
             return Err(s3_error!(InvalidArgument, "Value for x-amz-checksum-algorithm header is invalid."));
         }
@@ -166,14 +210,16 @@ impl Bucket {
         let content = collect(input.body).await?;
         let mut objects = self.lock();
         let crc64 = objects.sum(input.checksum_crc64nvme.as_ref(), &content)?;
-        let etag = ETag::Strong(md5(&content));
+        objects.check_md5(input.content_md5.as_ref(), &content)?;
+        let etag = objects.habits.header(objects.habits.tag(&content));
         objects.uploading(&input.key, &input.upload_id)?.parts.insert(input.part_number, content);
         Ok(S3Response::new(UploadPartOutput { e_tag: Some(etag), checksum_crc64nvme: objects.told(crc64), ..Default::default() }))
     }
 
     pub(super) fn upload_part_copy(&self, input: UploadPartCopyInput) -> S3Result<S3Response<UploadPartCopyOutput>> {
         let mut objects = self.lock();
-        let source = objects.source(&input.copy_source, input.copy_source_if_match.as_ref())?;
+        let source =
+            objects.source(&input.copy_source, input.copy_source_if_match.as_ref(), input.copy_source_if_unmodified_since.as_ref())?;
         let range = input.copy_source_range.as_deref().and_then(|range| range.strip_prefix("bytes=")?.split_once('-'));
         let (first, last) = range.ok_or_else(|| s3_error!(InvalidArgument))?;
         let (first, end): (u64, u64) = (first.parse().unwrap(), last.parse::<u64>().unwrap() + 1);
@@ -181,9 +227,12 @@ impl Bucket {
             return Err(s3_error!(InvalidRequest, "The specified copy range is invalid for the source object size"));
         }
         let content = source.bytes(first..end);
-        let etag = ETag::Strong(md5(&content));
-        objects.uploading(&input.key, &input.upload_id)?.parts.insert(input.part_number, content);
-        let result = CopyPartResult { e_tag: Some(etag), last_modified: Some(SystemTime::now().into()), ..Default::default() };
+        let etag = ETag::Strong(objects.habits.tag(&content));
+        let uploading = objects.uploading(&input.key, &input.upload_id)?;
+        let checksum_crc64nvme = uploading.checked.then(|| in_base64(Polynomial::Nvme.of(&content)));
+        uploading.parts.insert(input.part_number, content);
+        let result =
+            CopyPartResult { checksum_crc64nvme, e_tag: Some(etag), last_modified: Some(SystemTime::now().into()), ..Default::default() };
         Ok(S3Response::new(UploadPartCopyOutput { copy_part_result: Some(result), ..Default::default() }))
     }
 
@@ -200,15 +249,19 @@ impl Bucket {
         }
         objects.uploading(&input.key, &input.upload_id)?;
         objects.meets(&input.key, input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        let habits = objects.habits;
         let uploading = objects.uploading(&input.key, &input.upload_id)?;
         let (mut whole, mut sums) = (Vec::new(), Vec::new());
         let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
         for part in &parts {
             let content = part.part_number.and_then(|number| uploading.parts.get(&number)).ok_or_else(|| s3_error!(InvalidPart))?;
-            let digest = Md5::digest(content);
-            if part.e_tag != Some(ETag::Strong(hex::encode(digest))) {
+            let tag = habits.tag(content);
+            let sum = uploading.checked.then(|| in_base64(Polynomial::Nvme.of(content)));
+            let has_sum = part.checksum_crc64nvme.is_some() || habits.wants_part_sums;
+            if part.e_tag != Some(ETag::Strong(tag.clone())) || (has_sum && part.checksum_crc64nvme != sum) {
                 return Err(s3_error!(InvalidPart));
             }
+            let digest = hex::decode(tag).expect("it was encoded just now");
             whole.extend_from_slice(content);
             sums.extend_from_slice(&digest);
         }
@@ -236,11 +289,12 @@ impl Bucket {
     pub(super) fn list_parts(&self, input: ListPartsInput) -> S3Result<S3Response<ListPartsOutput>> {
         let after = input.part_number_marker.unwrap_or(0);
         let mut objects = self.lock();
+        let habits = objects.habits;
         let uploading = objects.uploading(&input.key, &input.upload_id)?;
         let mut rest = uploading.parts.range(after + 1..);
         let part = |(number, content): (&i32, &Bytes)| Part {
             part_number: Some(*number),
-            e_tag: Some(ETag::Strong(md5(content))),
+            e_tag: Some(ETag::Strong(habits.tag(content))),
             size: Some(content.len() as i64),
             ..Default::default()
         };

@@ -116,7 +116,7 @@ async fn a_write_is_signed_with_its_query_and_the_headers_of_the_vendor() {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
     let query = [("partNumber", "7".to_owned()), ("uploadId", "a+/b".to_owned()), ("uploads", String::new())];
-    let unsigned = requests::Unsigned { op: Op::Put, method: Method::PUT, key: &key, query: &query, headers: &headers };
+    let unsigned = requests::Unsigned { op: Op::Put, method: Method::PUT, key: &key, query: &query, headers: &headers, payload: None };
     let signed = Voice::sign(&signer, &unsigned).await.unwrap();
     assert_eq!(signed.url.as_str(), "https://examplebucket.s3.example.com/d/k?partNumber=7&uploadId=a%2B%2Fb&uploads");
     let authorization = signed.headers["authorization"].to_str().unwrap();
@@ -127,7 +127,8 @@ async fn a_write_is_signed_with_its_query_and_the_headers_of_the_vendor() {
         (&headers["x-amz-meta-mode"], &headers["if-none-match"])
     );
     let bucket = Key::root();
-    let unsigned = requests::Unsigned { op: Op::ListUploads, method: Method::GET, key: &bucket, query: &query[2..], headers: &headers };
+    let unsigned =
+        requests::Unsigned { op: Op::ListUploads, method: Method::GET, key: &bucket, query: &query[2..], headers: &headers, payload: None };
     assert_eq!(Voice::sign(&signer, &unsigned).await.unwrap().url.as_str(), "https://examplebucket.s3.example.com/?uploads");
 }
 

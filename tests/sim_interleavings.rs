@@ -1,0 +1,1063 @@
+//! Interleavings of requests that change files, each driven to one exact order: a request to the store is held, something else happens, the
+//! request goes on. What was acknowledged is in the bucket or its loss is reported, each read is of one version, and no name shows what it does
+//! not have. Over the store in memory, on a paused clock.
+
+mod support;
+
+use std::fs;
+use std::future::Future;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use windlass::store::memory::{Fault, Held, Memory, Rule};
+use windlass::store::{ErrorKind, ObjectStore, Op};
+use windlass::units::ByteSize;
+use windlass::vfs::{Access, Caller, Error, HandleId, Inode, Names, Opened, Options, Result, SetAttributes, Told};
+use windlass::writer::{self, Limits, staging};
+
+use support::vfs_world::VfsWorld;
+
+const ME: Caller = Caller { uid: 0, gid: 0, thread: 1 };
+const READS: Access = Access { read: true, write: false, truncate: false, exclusive: false, direct: false, append: false };
+const CHANGES: Access = Access { write: true, ..READS };
+const EMPTIES: Access = Access { truncate: true, ..CHANGES };
+const PART: usize = 1000;
+
+/// The longest wait of a test, longer than any cached fact is valid.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// After this no cached fact is valid any more.
+const EXPIRED: Duration = Duration::from_secs(61);
+
+fn writing(directory: Option<&Path>) -> writer::Options {
+    let limits = Limits { least_part: PART as u64, ahead: 3000, kept: 2000, ..Limits::default() };
+    let staging = staging::Options { dir: directory.map(Path::to_owned), ..staging::Options::default() };
+    writer::Options { part_size: ByteSize::bytes(PART as u64), limits, staging, ..writer::Options::default() }
+}
+
+/// A mount of a bucket.
+struct Mount {
+    world: VfsWorld,
+    store: Memory,
+    /// Where it stages files, if that was named.
+    directory: Option<TempDir>,
+}
+
+/// An open file.
+#[derive(Clone, Copy, Debug)]
+struct File {
+    ino: Inode,
+    handle: HandleId,
+    keep_pages: bool,
+}
+
+impl Mount {
+    fn new(store: &Memory) -> Self {
+        store.set_least_part(PART as u64);
+        Self::with(store, writing(None))
+    }
+
+    fn with(store: &Memory, writing: writer::Options) -> Self {
+        Self { world: VfsWorld::new(Arc::new(store.clone()), writing), store: store.clone(), directory: None }
+    }
+
+    /// One that writes down what is open.
+    fn lasting(store: &Memory) -> Self {
+        store.set_least_part(PART as u64);
+        let directory = tempfile::tempdir().expect("there is a disk");
+        let names = |store: Arc<dyn ObjectStore>| Names::lasting(store, Options::default()).expect("there is memory for it");
+        let world = VfsWorld::over(Arc::new(store.clone()), writing(Some(directory.path())), names);
+        Self { world, store: store.clone(), directory: Some(directory) }
+    }
+
+    /// What goes on where this one is killed now, with a copy of its staging directory, before it restores anything.
+    fn kill(self) -> Self {
+        let memory = self.world.names.memory().expect("there are descriptors").expect("it is written down");
+        let (store, directory) = (self.store.clone(), tempfile::tempdir().expect("there is a disk"));
+        copy_staged(self.staging().as_deref(), &directory.path().join("staging"));
+        // Not dropped: a process that is killed cleans nothing up, and nothing of this one runs any more.
+        let Self { world, directory: before, .. } = self;
+        std::mem::forget(world);
+        drop(before);
+        let names = |store: Arc<dyn ObjectStore>| Names::load(store, Options::default(), memory).expect("it can be read");
+        let world = VfsWorld::over(Arc::new(store.clone()), writing(Some(directory.path())), names);
+        Self { world, store, directory: Some(directory) }
+    }
+
+    fn restore(&self) {
+        {
+            let _entered = self.world.runtime.enter();
+            self.world.files.restore();
+        }
+        self.run(self.world.edits.restore());
+    }
+
+    fn staging(&self) -> Option<PathBuf> {
+        self.directory.as_ref().map(|directory| directory.path().join("staging"))
+    }
+
+    /// The staged files.
+    fn staged(&self) -> Vec<String> {
+        let entries = self.staging().and_then(|staging| fs::read_dir(staging).ok()).into_iter().flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.expect("it is there").file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    fn run<T>(&self, what: impl Future<Output = T>) -> T {
+        self.world.runtime.block_on(async { tokio::time::timeout(LIMIT, what).await.expect("it ends") })
+    }
+
+    fn begin<T: Send + 'static>(&self, what: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
+        self.world.runtime.spawn(what)
+    }
+
+    fn end<T>(&self, task: JoinHandle<T>) -> T {
+        self.run(task).expect("it does not panic")
+    }
+
+    /// Waits until a request is held.
+    fn reach(&self, held: &mut Held) {
+        self.run(held.reached());
+    }
+
+    fn wait(&self, time: Duration) {
+        self.run(async { tokio::time::sleep(time).await });
+    }
+
+    /// Lets everything come as far as it can.
+    fn settle(&self) {
+        self.wait(Duration::from_millis(50));
+    }
+
+    /// Waits until no cached fact is valid any more.
+    fn expire(&self) {
+        self.wait(EXPIRED);
+    }
+
+    fn lookup_in(&self, parent: Inode, name: &str) -> Result<Inode> {
+        self.run(self.world.names.lookup(parent, name.as_bytes())).map(|entry| entry.attr.ino)
+    }
+
+    fn lookup(&self, name: &str) -> Result<Inode> {
+        self.lookup_in(Inode::ROOT, name)
+    }
+
+    fn size_of(&self, name: &str) -> u64 {
+        self.size(self.lookup(name).expect("it is there"))
+    }
+
+    /// What fstat shows.
+    fn size(&self, ino: Inode) -> u64 {
+        match self.world.files.attributes_of_open(ino).or_else(|| self.world.edits.attributes_of_removed(ino)) {
+            Some(attr) => attr.size,
+            None => self.run(self.world.names.getattr(ino)).expect("it has attributes").0.size,
+        }
+    }
+
+    fn open_inode(&self, ino: Inode, access: Access) -> Result<Opened> {
+        self.run(self.world.edits.open(ino, access, ME))
+    }
+
+    /// As the kernel does: a name that stands for another inode by now is looked up again.
+    fn open(&self, name: &str, access: Access) -> File {
+        for _ in 0..3 {
+            let ino = self.lookup(name).expect("it is there");
+            match self.open_inode(ino, access) {
+                Err(Error::Retired) => {}
+                opened => {
+                    let Opened { handle, keep_pages, .. } = opened.expect("it opens");
+                    self.told(handle);
+                    return File { ino, handle, keep_pages };
+                }
+            }
+        }
+        panic!("{name} does not get an inode that can be opened");
+    }
+
+    fn told(&self, handle: HandleId) {
+        self.world.files.on_told(handle, Told::default());
+        self.world.edits.on_told(handle, Told::default());
+    }
+
+    fn create(&self, name: &str, access: Access) -> File {
+        let made = self.run(self.world.edits.create(Inode::ROOT, name.as_bytes(), 0o644, access, ME));
+        let (entry, Opened { handle, keep_pages, .. }) = made.expect("it is new");
+        self.told(handle);
+        File { ino: entry.attr.ino, handle, keep_pages }
+    }
+
+    fn write(&self, file: &File, offset: u64, data: &[u8]) -> Result<()> {
+        self.run(self.world.edits.write(file.handle, offset, data, ME.thread))
+    }
+
+    fn flush(&self, file: &File) -> Result<()> {
+        self.run(flush(&self.world, file.handle))
+    }
+
+    fn begin_flush(&self, file: &File) -> JoinHandle<Result<()>> {
+        self.begin(flush(&self.world, file.handle))
+    }
+
+    fn fsync(&self, file: &File) -> Result<()> {
+        self.run(self.world.edits.fsync(file.handle))
+    }
+
+    /// close(2), and the last of the handle.
+    fn close(&self, file: &File) -> Result<()> {
+        let closed = self.flush(file);
+        self.release(file);
+        closed
+    }
+
+    fn release(&self, file: &File) {
+        self.run(release(&self.world, file));
+    }
+
+    fn begin_release(&self, file: &File) -> JoinHandle<()> {
+        self.begin(release(&self.world, file))
+    }
+
+    fn read(&self, file: &File, offset: u64, len: usize) -> Result<Vec<u8>> {
+        self.run(read(&self.world, file, offset, len))
+    }
+
+    fn begin_read(&self, file: &File, offset: u64, len: usize) -> JoinHandle<Result<Vec<u8>>> {
+        self.begin(read(&self.world, file, offset, len))
+    }
+
+    /// All of a file by its name.
+    fn content(&self, name: &str) -> Vec<u8> {
+        let file = self.open(name, READS);
+        let content = self.read(&file, 0, 1 << 20).expect("it can be read");
+        self.release(&file);
+        content
+    }
+
+    /// The names in the root.
+    fn list(&self) -> Vec<String> {
+        let directory = self.world.names.open_dir(Inode::ROOT).expect("it is a directory");
+        let (mut names, mut offset, mut is_more) = (Vec::new(), 0, true);
+        while is_more {
+            let page = self.run(directory.read_plus(offset)).expect("it can be listed");
+            is_more = !page.is_empty();
+            page.fill_plus(|item, _| {
+                offset = item.next_offset;
+                names.push(String::from_utf8_lossy(item.name).into_owned());
+                false
+            });
+        }
+        names.retain(|name| name != "." && name != "..");
+        names.sort();
+        names
+    }
+
+    fn truncate(&self, file: &File, size: u64) -> Result<()> {
+        let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
+        self.run(self.world.edits.set_attributes(file.ino, Some(file.handle), set)).map(drop)
+    }
+
+    fn begin_rename(&self, from: &'static str, to: &'static str) -> JoinHandle<Result<()>> {
+        let edits = Arc::clone(&self.world.edits);
+        self.begin(async move { edits.rename(Inode::ROOT, from.as_bytes(), Inode::ROOT, to.as_bytes(), false).await })
+    }
+}
+
+fn flush(world: &VfsWorld, handle: HandleId) -> BoxFuture<'static, Result<()>> {
+    let edits = Arc::clone(&world.edits);
+    async move { edits.flush(handle, ME.thread, &|_, _| true).await }.boxed()
+}
+
+fn release(world: &VfsWorld, file: &File) -> BoxFuture<'static, ()> {
+    let (files, edits, File { ino, handle, .. }) = (Arc::clone(&world.files), Arc::clone(&world.edits), *file);
+    async move {
+        files.release(handle);
+        edits.release(handle).await;
+        edits.on_released(ino).await;
+    }
+    .boxed()
+}
+
+fn read(world: &VfsWorld, file: &File, offset: u64, len: usize) -> BoxFuture<'static, Result<Vec<u8>>> {
+    let (files, edits, File { ino, handle, .. }) = (Arc::clone(&world.files), Arc::clone(&world.edits), *file);
+    async move {
+        if let Some(data) = edits.read(ino, offset, len).await? {
+            return Ok(data.to_vec());
+        }
+        let file = files.get(handle).or_else(|_| edits.bind_reader(handle))?;
+        let read = file.begin(ME.thread, offset, len);
+        Ok(files.finish(&file, read).await?.slices().collect::<Vec<_>>().concat())
+    }
+    .boxed()
+}
+
+/// As the disk is after a kill: nothing holds locks on the copy.
+fn copy_staged(from: Option<&Path>, to: &Path) {
+    fs::create_dir(to).expect("it is new");
+    fs::set_permissions(to, PermissionsExt::from_mode(0o700)).expect("it is ours");
+    for entry in from.and_then(|from| fs::read_dir(from).ok()).into_iter().flatten() {
+        let entry = entry.expect("it is there");
+        fs::copy(entry.path(), to.join(entry.file_name())).expect("it can be copied");
+    }
+}
+
+/// The store takes nothing more under `key`, or nothing at all.
+fn refuse_writes(store: &Memory) {
+    let is_write = |op: Op, _: &_| matches!(op, Op::Put | Op::CreateUpload | Op::UploadPart | Op::CopyPart | Op::CompleteUpload);
+    store.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).when(is_write));
+}
+
+fn is(store: &Memory, key: &str, expected: &[u8]) -> bool {
+    store.content(key).is_some_and(|content| content == expected)
+}
+
+#[test]
+fn size_after_fsync_of_a_cut_file_is_the_new_one() {
+    let store = Memory::default();
+    store.put("f", vec![1; 5000]);
+    let mount = Mount::new(&store);
+    let file = mount.open("f", CHANGES);
+    assert_eq!(mount.read(&file, 0, 1).unwrap(), [1]);
+    mount.truncate(&file, 100).unwrap();
+    mount.fsync(&file).unwrap();
+    assert_eq!((mount.size(file.ino), mount.size_of("f")), (100, 100));
+    let reader = mount.open("f", READS);
+    mount.write(&file, 100, b"more").unwrap();
+    mount.close(&file).unwrap();
+    assert_eq!((mount.size(file.ino), mount.size_of("f")), (104, 104));
+    assert_eq!(mount.read(&reader, 99, 50).unwrap(), b"\x01more");
+    assert_eq!(store.meta("f").unwrap().size, 104);
+}
+
+#[test]
+fn size_seen_after_an_append_beside_a_reader_is_the_new_one() {
+    let store = Memory::default();
+    store.put("f", "old");
+    let mount = Mount::new(&store);
+    let reader = mount.open("f", READS);
+    assert_eq!(mount.read(&reader, 0, 10).unwrap(), b"old");
+    let file = mount.open("f", Access { read: false, append: true, ..CHANGES });
+    mount.write(&file, 0, b" and new").unwrap();
+    mount.close(&file).unwrap();
+    assert_eq!((mount.size(reader.ino), mount.size_of("f")), (11, 11));
+    assert_eq!(mount.read(&reader, 3, 10).unwrap(), b" and new");
+    assert!(mount.world.notices.lock().unwrap().awaited_pages.contains(&reader.ino), "the write went past the pages");
+}
+
+#[test]
+fn rename_meeting_the_release_of_its_file_moves_all_of_it() {
+    let store = Memory::default();
+    let mount = Mount::new(&store);
+    let other = mount.create("other", CHANGES);
+    mount.write(&other, 0, b"other").unwrap();
+    for is_answer in [false, true] {
+        let file = mount.create("a", CHANGES);
+        mount.write(&file, 0, b"content").unwrap();
+        let mut put = if is_answer { store.hold_answer(Op::Put, "a") } else { store.hold(Op::Put, "a") };
+        let released = mount.begin_release(&file);
+        mount.reach(&mut put);
+        let renamed = mount.begin_rename("a", "b");
+        mount.settle();
+        put.release();
+        mount.end(renamed).unwrap();
+        mount.end(released);
+        assert!(is(&store, "b", b"content") && store.content("a").is_none());
+        assert_eq!(mount.list(), ["b", "other"]);
+        assert!(mount.lookup("a").is_err() && mount.content("b") == b"content");
+        let next = mount.create("a", CHANGES);
+        mount.write(&next, 0, b"next").unwrap();
+        mount.close(&next).unwrap();
+        assert!(is(&store, "a", b"next") && is(&store, "b", b"content"));
+        mount.run(mount.world.edits.unlink(Inode::ROOT, b"a")).unwrap();
+    }
+}
+
+#[test]
+fn emptied_file_is_empty_at_once_and_stored_at_the_flush() {
+    let store = Memory::default();
+    store.put("f", "old bytes");
+    let mount = Mount::new(&store);
+    let reader = mount.open("f", READS);
+    assert_eq!(mount.read(&reader, 0, 3).unwrap(), b"old");
+    let file = mount.open("f", EMPTIES);
+    assert_eq!((mount.size_of("f"), mount.content("f").len(), mount.read(&reader, 0, 9).unwrap().len()), (0, 0, 0));
+    mount.flush(&file).unwrap();
+    assert!(is(&store, "f", b""), "close has returned 0");
+    assert_eq!((mount.size_of("f"), mount.content("f").len()), (0, 0));
+    mount.release(&file);
+    mount.expire();
+    assert_eq!((mount.size_of("f"), mount.content("f").len(), mount.read(&reader, 0, 9).unwrap().len()), (0, 0, 0));
+}
+
+#[test]
+fn pages_after_a_failed_commit_are_dropped() {
+    let store = Memory::default();
+    store.put("f", "old");
+    let mount = Mount::new(&store);
+    for _ in 0..2 {
+        assert_eq!(mount.content("f"), b"old");
+    }
+    let proven = mount.open("f", READS);
+    assert!(proven.keep_pages, "what was read is what there is");
+    mount.release(&proven);
+    let file = mount.open("f", CHANGES);
+    mount.write(&file, 0, b"new").unwrap();
+    refuse_writes(&store);
+    assert!(mount.flush(&file).is_err());
+    mount.release(&file);
+    assert!(mount.world.notices.lock().unwrap().old_pages.contains(&file.ino));
+    let after = mount.open("f", READS);
+    assert!(!after.keep_pages, "they may hold what the bucket never had");
+    assert_eq!(mount.read(&after, 0, 9).unwrap(), b"old");
+    assert!(is(&store, "f", b"old"));
+}
+
+#[test]
+fn etag_that_returns_is_read_like_any_version() {
+    let all = |bits: u8| [bits & 1, bits & 2, bits & 4].map(|bit| bit != 0);
+    for [is_own, is_seen, is_released] in (0..8).map(all) {
+        let store = Memory::default();
+        store.put("f", "version a");
+        let mount = Mount::new(&store);
+        for _ in 0..2 {
+            let held = mount.open("f", READS);
+            assert_eq!(mount.read(&held, 0, 9).unwrap(), b"version a");
+            let a = store.take("f").unwrap();
+            store.put_back(a.clone());
+            if is_own {
+                let file = mount.open("f", CHANGES);
+                mount.write(&file, 8, b"b").unwrap();
+                mount.close(&file).unwrap();
+            } else {
+                store.put("f", "version b");
+                mount.expire();
+            }
+            if is_seen {
+                assert_eq!(mount.content("f"), b"version b");
+            }
+            if is_released {
+                mount.release(&held);
+            }
+            store.put_back(a);
+            mount.expire();
+            for _ in 0..2 {
+                assert_eq!(mount.content("f"), b"version a", "{is_own} {is_seen} {is_released}");
+            }
+            if !is_released {
+                mount.release(&held);
+            }
+            assert_eq!(mount.content("f"), b"version a");
+        }
+    }
+}
+
+#[test]
+fn same_bytes_uploaded_after_a_delete_are_readable() {
+    for is_open in [true, false] {
+        let store = Memory::default();
+        let content = support::model::content(7, 0, 32 << 20);
+        store.put("f", content.clone());
+        let mount = Mount::new(&store);
+        let (reader, far) = (mount.open("f", READS), 24 << 20);
+        assert_eq!(mount.read(&reader, 0, 9).unwrap(), content[..9]);
+        let taken = store.take("f").unwrap();
+        mount.expire();
+        assert!(mount.read(&reader, far, 9).is_err() && mount.lookup("f").is_err());
+        store.put_back(taken);
+        mount.expire();
+        if !is_open {
+            mount.release(&reader);
+        }
+        for _ in 0..2 {
+            let again = mount.open("f", READS);
+            for at in [0, far] {
+                assert_eq!(mount.read(&again, at, 9).unwrap(), content[at as usize..][..9]);
+            }
+            mount.release(&again);
+        }
+    }
+}
+
+#[test]
+fn rename_over_a_file_in_commit_leaves_the_renamed_content() {
+    for (source_is_open, is_answer) in [(false, false), (false, true), (true, false), (true, true)] {
+        let store = Memory::default();
+        store.put("t", "old target");
+        let mount = Mount::new(&store);
+        let source = mount.create("s", CHANGES);
+        mount.write(&source, 0, b"source").unwrap();
+        if !source_is_open {
+            mount.close(&source).unwrap();
+        }
+        let target = mount.open("t", EMPTIES);
+        mount.write(&target, 0, b"new target").unwrap();
+        let mut put = if is_answer { store.hold_answer(Op::Put, "t") } else { store.hold(Op::Put, "t") };
+        let flushed = mount.begin_flush(&target);
+        mount.reach(&mut put);
+        let renamed = mount.begin_rename("s", "t");
+        mount.settle();
+        put.release();
+        mount.end(renamed).unwrap();
+        mount.end(flushed).unwrap();
+        if source_is_open {
+            mount.close(&source).unwrap();
+        }
+        mount.write(&target, 0, b"of no name").unwrap();
+        mount.close(&target).unwrap();
+        assert!(is(&store, "t", b"source") && store.content("s").is_none(), "{source_is_open} {is_answer}");
+        assert!(mount.content("t") == b"source" && mount.lookup("s").is_err());
+    }
+}
+
+#[test]
+fn file_begun_below_a_renamed_directory_goes_with_it() {
+    let store = Memory::default();
+    store.put("d/a", "a");
+    let mount = Mount::new(&store);
+    let directory = mount.lookup("d").unwrap();
+    let mut copy = store.hold(Op::Copy, "t/a");
+    let renamed = mount.begin_rename("d", "t");
+    mount.reach(&mut copy);
+    let edits = Arc::clone(&mount.world.edits);
+    let made = mount.begin(async move {
+        let (_, Opened { handle, .. }) = edits.create(directory, b"new", 0o644, CHANGES, ME).await?;
+        edits.write(handle, 0, b"content", ME.thread).await?;
+        edits.flush(handle, ME.thread, &|_, _| true).await?;
+        edits.release(handle).await;
+        Ok::<_, Error>(())
+    });
+    mount.settle();
+    copy.release();
+    mount.end(renamed).unwrap();
+    mount.end(made).unwrap();
+    let keys: Vec<_> = store.keys().iter().map(ToString::to_string).collect();
+    assert_eq!(keys, ["t/a", "t/new"]);
+    assert!(is(&store, "t/new", b"content"));
+    assert_eq!(mount.lookup("t").unwrap(), directory);
+    assert!(mount.lookup_in(directory, "new").is_ok() && mount.lookup("d").is_err());
+}
+
+#[test]
+fn file_in_commit_below_a_renamed_directory_goes_with_it() {
+    let store = Memory::default();
+    store.put("d/a", "a");
+    let mount = Mount::new(&store);
+    let directory = mount.lookup("d").unwrap();
+    let made = mount.run(mount.world.edits.create(directory, b"new", 0o644, CHANGES, ME)).unwrap();
+    let file = File { ino: made.0.attr.ino, handle: made.1.handle, keep_pages: false };
+    mount.write(&file, 0, b"content").unwrap();
+    let mut put = store.hold(Op::Put, "d/new");
+    let flushed = mount.begin_flush(&file);
+    mount.reach(&mut put);
+    let renamed = mount.begin_rename("d", "t");
+    mount.settle();
+    put.release();
+    mount.end(flushed).unwrap();
+    mount.end(renamed).unwrap();
+    mount.write(&file, 7, b" and more").unwrap();
+    mount.close(&file).unwrap();
+    let keys: Vec<_> = store.keys().iter().map(ToString::to_string).collect();
+    assert_eq!(keys, ["t/a", "t/new"]);
+    assert!(is(&store, "t/new", b"content and more"));
+}
+
+#[test]
+fn close_of_bytes_that_a_drain_gave_up_fails() {
+    for (handles, is_flushed) in [(1, true), (1, false), (2, true), (2, false)] {
+        let store = Memory::default();
+        let mount = Mount::new(&store);
+        let mut files = vec![mount.create("f", CHANGES)];
+        files.extend((1..handles).map(|_| mount.open("f", CHANGES)));
+        let file = files[0];
+        mount.write(&file, 0, b"content").unwrap();
+        let mut put = store.hold(Op::Put, "f");
+        store.fault(Rule::new(Fault::Error(ErrorKind::Unavailable)).op(Op::Put));
+        let flushed = is_flushed.then(|| mount.begin_flush(&file));
+        let edits = Arc::clone(&mount.world.edits);
+        let drained = mount.begin(async move { edits.drain(Duration::from_secs(5)).await });
+        mount.reach(&mut put);
+        let waiting = mount.begin_flush(&file);
+        assert_eq!(mount.end(drained).len(), 1);
+        put.release();
+        if let Some(flushed) = flushed {
+            assert!(mount.end(flushed).is_err());
+        }
+        assert!(mount.end(waiting).is_err(), "it waited for its turn, {handles} {is_flushed}");
+        assert!(mount.write(&file, 7, b"more").is_err() && mount.truncate(&file, 1).is_err());
+        for file in files {
+            assert!(mount.fsync(&file).is_err() && mount.flush(&file).is_err(), "{handles} {is_flushed}");
+            assert!(mount.close(&file).is_err());
+        }
+        assert_eq!(store.content("f"), None);
+    }
+}
+
+#[test]
+fn close_that_meets_the_giving_up_of_a_drain_fails() {
+    for (closed, ended) in [(3_500, 4_700), (4_200, 4_300), (4_600, 4_700), (4_600, 4_900)] {
+        let store = Memory::default();
+        let mount = Mount::new(&store);
+        let file = mount.create("f", CHANGES);
+        mount.write(&file, 0, b"content").unwrap();
+        let mut put = store.hold(Op::Put, "f");
+        store.fault(Rule::new(Fault::Error(ErrorKind::Unavailable)).op(Op::Put));
+        let edits = Arc::clone(&mount.world.edits);
+        let drained = mount.begin(async move { edits.drain(Duration::from_secs(5)).await });
+        mount.reach(&mut put);
+        mount.wait(Duration::from_millis(closed - 1000));
+        let flushed = mount.begin_flush(&file);
+        mount.wait(Duration::from_millis(ended - closed));
+        put.release();
+        assert_eq!(mount.end(drained).len(), 1);
+        assert!(mount.end(flushed).is_err(), "{closed} {ended}");
+        assert!(mount.close(&file).is_err());
+        assert_eq!(store.content("f"), None);
+    }
+}
+
+#[test]
+fn o_trunc_meeting_the_last_release_keeps_its_dirty_file() {
+    for is_committing in [true, false] {
+        let store = Memory::default();
+        let mount = Mount::new(&store);
+        let before = mount.create("f", CHANGES);
+        mount.write(&before, 0, b"written before").unwrap();
+        let mut put = store.hold(Op::Put, "f");
+        let flushed = is_committing.then(|| mount.begin_flush(&before));
+        let (edits, ino) = (Arc::clone(&mount.world.edits), before.ino);
+        let (opened, released);
+        if is_committing {
+            mount.reach(&mut put);
+            opened = mount.begin(async move { edits.open(ino, EMPTIES, ME).await });
+            mount.settle();
+            released = mount.begin_release(&before);
+        } else {
+            released = mount.begin_release(&before);
+            mount.reach(&mut put);
+            opened = mount.begin(async move { edits.open(ino, EMPTIES, ME).await });
+        }
+        mount.settle();
+        put.release();
+        let handle = mount.end(opened).unwrap().handle;
+        mount.end(released);
+        if let Some(flushed) = flushed {
+            mount.end(flushed).unwrap();
+        }
+        let file = File { ino, handle, keep_pages: false };
+        assert_eq!(mount.size_of("f"), 0);
+        mount.write(&file, 0, b"after").unwrap();
+        assert_eq!((mount.size_of("f"), mount.content("f")), (5, b"after".to_vec()), "{is_committing}");
+        mount.close(&file).unwrap();
+        assert!(is(&store, "f", b"after"));
+        assert_eq!(mount.content("f"), b"after");
+    }
+}
+
+#[test]
+fn write_that_meets_a_commit_is_not_clean_after_a_kill() {
+    for len in [3, 3 * PART] {
+        let store = Memory::default();
+        let mount = Mount::lasting(&store);
+        let file = mount.create("f", CHANGES);
+        mount.write(&file, 0, &vec![1; len]).unwrap();
+        let op = if len > PART { Op::CompleteUpload } else { Op::Put };
+        let mut put = store.hold_answer(op, "f");
+        let flushed = mount.begin_flush(&file);
+        mount.reach(&mut put);
+        let edits = Arc::clone(&mount.world.edits);
+        let written = mount.begin(async move { edits.write(file.handle, len as u64, b"more", ME.thread).await });
+        mount.settle();
+        put.release();
+        mount.end(flushed).unwrap();
+        mount.end(written).unwrap();
+        let after = mount.kill();
+        after.restore();
+        let (synced, closed) = (after.fsync(&file), after.close(&file));
+        let all = [vec![1; len], b"more".to_vec()].concat();
+        assert!(synced.is_err() && closed.is_err() || is(&store, "f", &all), "{synced:?} {closed:?}");
+    }
+}
+
+#[test]
+fn file_that_was_stored_is_clean_after_a_kill() {
+    let store = Memory::default();
+    let mount = Mount::lasting(&store);
+    let file = mount.create("f", CHANGES);
+    mount.write(&file, 0, b"content").unwrap();
+    mount.fsync(&file).unwrap();
+    let after = mount.kill();
+    after.restore();
+    after.fsync(&file).unwrap();
+    after.close(&file).unwrap();
+    assert!(is(&store, "f", b"content") && after.content("f") == b"content");
+}
+
+#[test]
+fn bytes_of_a_failed_release_commit_stay_on_disk() {
+    let store = Memory::default();
+    store.put("f", "old content");
+    let mount = Mount::lasting(&store);
+    let file = mount.open("f", CHANGES);
+    mount.write(&file, 0, b"NEW").unwrap();
+    refuse_writes(&store);
+    // Without a flush: the kernel wrote back what a mapping had changed, or the descriptor was inherited.
+    mount.release(&file);
+    assert!(mount.staged().iter().any(|name| name.ends_with(".data")), "{:?}", mount.staged());
+    assert_eq!(mount.content("f"), b"old content");
+    store.clear_faults();
+    let next = mount.kill();
+    next.restore();
+    next.run(next.world.edits.recover());
+    next.run(next.world.edits.settle());
+    assert!(is(&store, "f", b"NEW content"), "{:?} {:?}", store.content("f"), next.staged());
+}
+
+#[test]
+fn restore_of_a_released_file_does_not_wait_for_its_upload() {
+    let store = Memory::default();
+    store.put("f", "old content");
+    let mount = Mount::lasting(&store);
+    let file = mount.open("f", CHANGES);
+    mount.write(&file, 0, b"NEW").unwrap();
+    let mut put = store.hold(Op::Put, "f");
+    let _released = mount.begin_release(&file);
+    mount.reach(&mut put);
+    let next = mount.kill();
+    let mut again = store.hold(Op::Put, "f");
+    next.restore();
+    next.reach(&mut again);
+    assert_eq!(next.size_of("f"), 11, "requests are answered meanwhile");
+    again.release();
+    next.settle();
+    next.run(next.world.edits.settle());
+    assert!(is(&store, "f", b"NEW content"));
+    assert_eq!(next.content("f"), b"NEW content");
+}
+
+#[test]
+fn rename_whose_delete_fails_shows_the_file_under_both_names() {
+    for source_is_open in [false, true] {
+        let store = Memory::default();
+        store.put("t", "old target");
+        let mount = Mount::new(&store);
+        let source = mount.create("s", CHANGES);
+        mount.write(&source, 0, b"source").unwrap();
+        if source_is_open {
+            mount.flush(&source).unwrap();
+        } else {
+            mount.close(&source).unwrap();
+        }
+        assert_eq!((mount.size_of("t"), mount.content("t")), (10, b"old target".to_vec()));
+        store.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).op(Op::Delete));
+        let renamed = mount.begin_rename("s", "t");
+        assert!(mount.end(renamed).is_err());
+        assert_eq!((mount.size_of("t"), mount.content("t")), (6, b"source".to_vec()), "{source_is_open}");
+        assert_eq!((mount.size_of("s"), mount.content("s")), (6, b"source".to_vec()));
+        if source_is_open {
+            mount.write(&source, 6, b" and more").unwrap();
+            mount.close(&source).unwrap();
+            assert_eq!((mount.content("s"), mount.content("t")), (b"source and more".to_vec(), b"source".to_vec()));
+        }
+        mount.expire();
+        assert_eq!(mount.content("t"), b"source");
+    }
+}
+
+#[test]
+fn exclusive_file_whose_sent_bytes_are_used_overwrites_nothing() {
+    for is_read in [true, false] {
+        let store = Memory::default();
+        store.set_least_part(PART as u64);
+        let limits = Limits { kept: 0, kept_of_long: 0, ..writing(None).limits };
+        let mount = Mount::with(&store, writer::Options { limits, ..writing(None) });
+        let file = mount.create("f", Access { exclusive: true, ..CHANGES });
+        for part in 0..8 {
+            mount.write(&file, part * PART as u64, &[1; PART]).unwrap();
+        }
+        mount.settle();
+        assert!(store.count(Op::UploadPart) > 0, "bytes are gone from memory");
+        store.put("f", "of another client");
+        let used = if is_read { mount.read(&file, 0, 10).map(drop) } else { mount.write(&file, 0, b"again") };
+        assert!(used.is_err() && mount.close(&file).is_err(), "{used:?}");
+        assert!(is(&store, "f", b"of another client"), "{is_read}");
+        assert_eq!(store.uploads(), []);
+    }
+}
+
+#[test]
+fn commit_that_ends_late_in_a_drain_is_not_called_lost() {
+    for (is_edit, len, end) in
+        [(false, 7, 8_500), (false, 7, 9_200), (false, 7, 9_900), (false, 2 * PART, 9_900), (true, 7, 9_200), (true, 7, 9_900)]
+    {
+        for is_flushed in [false, true] {
+            let store = Memory::default();
+            let content = vec![1; len];
+            if is_edit {
+                store.put("f", vec![0; len]);
+            }
+            let mount = Mount::lasting(&store);
+            let file = if is_edit { mount.open("f", CHANGES) } else { mount.create("f", CHANGES) };
+            mount.write(&file, 0, &content).unwrap();
+            let mut put = store.hold(if len > PART { Op::CompleteUpload } else { Op::Put }, "f");
+            let flushed = is_flushed.then(|| mount.begin_flush(&file));
+            let edits = Arc::clone(&mount.world.edits);
+            let drained = mount.begin(async move { edits.drain(Duration::from_secs(10)).await });
+            mount.reach(&mut put);
+            let began = if is_flushed { 0 } else { 1000 };
+            mount.wait(Duration::from_millis(end - began));
+            put.release();
+            let case = (is_edit, len, end, is_flushed);
+            assert_eq!(mount.end(drained), [], "{case:?}");
+            assert!(is(&store, "f", &content), "{case:?}");
+            if let Some(flushed) = flushed {
+                mount.end(flushed).unwrap();
+            }
+            mount.fsync(&file).unwrap();
+            mount.close(&file).unwrap();
+            assert_eq!(mount.staged(), Vec::<String>::new(), "{case:?}");
+        }
+    }
+}
+
+#[test]
+fn truncate_to_zero_meeting_the_end_of_a_drain_ends() {
+    for wait in (0..40).map(|step| 400 * step) {
+        let store = Memory::default();
+        store.put("f", vec![1; 3 * PART]);
+        let mount = Mount::lasting(&store);
+        let file = mount.open("f", CHANGES);
+        mount.write(&file, 0, b"staged").unwrap();
+        let put = store.hold(Op::Put, "f");
+        let create = store.hold(Op::CreateUpload, "f");
+        let flushed = mount.begin_flush(&file);
+        mount.settle();
+        assert!(put.is_reached() || create.is_reached());
+        let edits = Arc::clone(&mount.world.edits);
+        let emptied = mount.begin(async move { edits.truncate(file.handle, 0).await });
+        mount.settle();
+        let edits = Arc::clone(&mount.world.edits);
+        let drained = mount.begin(async move { edits.drain(Duration::from_secs(10)).await });
+        mount.wait(Duration::from_millis(wait));
+        put.release();
+        create.release();
+        let (flushed, emptied, lost) = (mount.end(flushed), mount.end(emptied), mount.end(drained));
+        let synced = mount.fsync(&file);
+        let closed = mount.close(&file);
+        let is_there = |content: &[u8]| is(&store, "f", content);
+        assert_eq!(synced.is_ok(), closed.is_ok(), "{wait}");
+        if synced.is_ok() {
+            assert!(
+                lost.is_empty() && if emptied.is_ok() { is_there(b"") } else { !is_there(b"") },
+                "{wait} {flushed:?} {emptied:?} {lost:?}"
+            );
+        } else {
+            assert!(!lost.is_empty(), "{wait} {flushed:?} {emptied:?}");
+        }
+    }
+}
+
+#[test]
+fn forget_beside_an_open_of_the_same_inode_keeps_its_version() {
+    let store = Memory::default();
+    let mount = Mount::new(&store);
+    for round in 0..2000 {
+        store.put("f", "version a");
+        mount.expire();
+        let ino = mount.lookup("f").unwrap();
+        let start = std::sync::Barrier::new(2);
+        let opened = std::thread::scope(|scope| {
+            let forgets = scope.spawn(|| {
+                start.wait();
+                mount.world.names.forget(ino, 1);
+            });
+            let opens = scope.spawn(|| {
+                let _entered = mount.world.runtime.enter();
+                start.wait();
+                let found = mount.world.names.try_lookup(Inode::ROOT, b"f").expect("it is cached").expect("it is there");
+                assert_eq!(found.attr.ino, ino);
+                mount.world.files.try_open(ino, false).expect("it is cached").expect("it opens")
+            });
+            forgets.join().unwrap();
+            opens.join().unwrap()
+        });
+        let file = File { ino, handle: opened.handle, keep_pages: opened.keep_pages };
+        assert_eq!(mount.read(&file, 0, 9).unwrap(), b"version a");
+        store.put("f", "version b");
+        mount.expire();
+        assert!(
+            matches!(mount.open_inode(ino, READS), Err(Error::Retired)),
+            "round {round}: the handle that has read is not known any more"
+        );
+        mount.release(&file);
+        mount.world.names.forget(ino, 1);
+    }
+}
+
+#[test]
+fn o_trunc_of_one_file_by_two_writers_empties_it_for_each() {
+    let store = Memory::default();
+    store.put("f", "old content");
+    let mount = Mount::new(&store);
+    let ino = mount.lookup("f").unwrap();
+    mount.expire();
+    let mut head = store.hold(Op::Head, "f");
+    let begin = |text: &'static [u8]| {
+        let (edits, names) = (Arc::clone(&mount.world.edits), Arc::clone(&mount.world.names));
+        mount.begin(async move {
+            let handle = edits.open(ino, EMPTIES, ME).await?.handle;
+            // Nothing else runs before this.
+            let size = names.try_getattr(ino).expect("it is being written")?.0.size;
+            edits.write(handle, 0, text, ME.thread).await?;
+            Ok::<_, Error>((handle, size))
+        })
+    };
+    let (first, second) = (begin(b"the first one"), begin(b"second"));
+    mount.reach(&mut head);
+    mount.settle();
+    head.release();
+    let ((first, size), (second, size_again)) = (mount.end(first).unwrap(), mount.end(second).unwrap());
+    assert_eq!((size, size_again), (0, 0), "each of them has emptied it");
+    let open = |handle| File { ino, handle, keep_pages: false };
+    assert_eq!(mount.size(ino), 6);
+    mount.close(&open(first)).unwrap();
+    mount.close(&open(second)).unwrap();
+    assert!(is(&store, "f", b"second"));
+    assert_eq!(mount.content("f"), b"second");
+}
+
+#[test]
+fn inode_that_lost_its_name_to_another_begins_no_dirty_file() {
+    let store = Memory::default();
+    store.put("f", "old content");
+    let mount = Mount::new(&store);
+    let old = mount.open("f", CHANGES);
+    assert_eq!(mount.read(&old, 0, 3).unwrap(), b"old");
+    store.put("f", "of another client");
+    mount.expire();
+    let new = mount.open("f", EMPTIES);
+    assert_ne!(old.ino, new.ino, "bytes of the version before were read through it");
+    mount.write(&new, 0, b"new").unwrap();
+    assert!(mount.write(&old, 0, b"OLD").is_err());
+    mount.close(&old).unwrap();
+    mount.close(&new).unwrap();
+    assert!(is(&store, "f", b"new"));
+    assert_eq!(mount.content("f"), b"new");
+}
+
+#[test]
+fn edit_begun_while_its_name_gets_another_inode_is_refused() {
+    for is_answer in [true, false] {
+        let store = Memory::default();
+        store.put("f", "old content");
+        let mount = Mount::new(&store);
+        let old = mount.open("f", CHANGES);
+        assert_eq!(mount.read(&old, 0, 3).unwrap(), b"old");
+        mount.expire();
+        let mut head = if is_answer { store.hold_answer(Op::Head, "f") } else { store.hold(Op::Head, "f") };
+        let edits = Arc::clone(&mount.world.edits);
+        let written = mount.begin(async move { edits.write(old.handle, 0, b"OLD", ME.thread).await });
+        mount.reach(&mut head);
+        store.put("f", "of another client");
+        let new = mount.open("f", EMPTIES);
+        assert_ne!(old.ino, new.ino);
+        mount.write(&new, 0, b"new").unwrap();
+        head.release();
+        assert!(mount.end(written).is_err());
+        mount.close(&new).unwrap();
+        mount.close(&old).unwrap();
+        assert!(is(&store, "f", b"new"), "{is_answer}");
+        assert_eq!((mount.size_of("f"), mount.content("f")), (3, b"new".to_vec()));
+    }
+}
+
+#[test]
+fn released_handles_leave_no_row_in_the_journal() {
+    let store = Memory::default();
+    store.put("f", "old content");
+    let mount = Mount::lasting(&store);
+    let (reader, file) = (mount.open("f", READS), mount.open("f", CHANGES));
+    mount.read(&reader, 0, 3).unwrap();
+    mount.write(&file, 0, b"NEW").unwrap();
+    assert!(!mount.world.files.answered().is_empty() && !mount.world.edits.answered().is_empty());
+    let mut put = store.hold(Op::Put, "f");
+    let flushed = mount.begin_flush(&file);
+    mount.reach(&mut put);
+    mount.release(&reader);
+    let released = mount.begin_release(&file);
+    mount.settle();
+    put.release();
+    mount.end(flushed).unwrap();
+    mount.end(released);
+    let next = mount.kill();
+    assert_eq!((next.world.files.answered(), next.world.edits.answered()), (vec![], vec![]));
+}
+
+#[test]
+fn row_written_beside_a_release_does_not_stay_in_the_journal() {
+    let store = Memory::default();
+    store.put("f", "content");
+    let mount = Mount::lasting(&store);
+    let ino = mount.lookup("f").unwrap();
+    for access in [READS, CHANGES] {
+        for round in 0..2000 {
+            let handle = mount.open_inode(ino, access).unwrap().handle;
+            let start = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                let tells = scope.spawn(|| {
+                    start.wait();
+                    mount.told(handle);
+                });
+                let releases = scope.spawn(|| {
+                    start.wait();
+                    mount.release(&File { ino, handle, keep_pages: false });
+                });
+                tells.join().unwrap();
+                releases.join().unwrap();
+            });
+            assert_eq!((mount.world.files.answered(), mount.world.edits.answered()), (vec![], vec![]), "round {round}");
+        }
+    }
+}
+
+#[test]
+fn reader_beside_an_edit_in_place_reads_the_new_bytes() {
+    let store = Memory::default();
+    let mut content = support::model::content(7, 0, 32 << 20);
+    store.put("f", content.clone());
+    let mount = Mount::with(&store, writer::Options::default());
+    let reader = mount.open("f", READS);
+    assert_eq!(mount.read(&reader, 0, 9).unwrap(), content[..9]);
+    let (file, far) = (mount.open("f", CHANGES), 24 << 20);
+    for round in 0..3 {
+        // A read of the version before is under way while the file is changed and stored.
+        let reading = (round == 0).then(|| {
+            let mut get = store.hold(Op::Get, "f");
+            let reading = mount.begin_read(&reader, far, 9);
+            mount.reach(&mut get);
+            (get, reading)
+        });
+        for at in [4, far as usize] {
+            content[at..at + 5].fill(b'A' + round);
+            mount.write(&file, at as u64, &content[at..at + 5]).unwrap();
+        }
+        assert_eq!(mount.read(&reader, 0, 9).unwrap(), content[..9], "{round}");
+        mount.flush(&file).unwrap();
+        assert!(is(&store, "f", &content));
+        if let Some((get, reading)) = reading {
+            get.release();
+            assert_eq!(mount.end(reading).unwrap(), content[far as usize..][..9]);
+        }
+        for at in [0, far as usize, 16 << 20] {
+            assert_eq!(mount.read(&reader, at as u64, 9).unwrap(), content[at..at + 9], "{round}");
+        }
+    }
+    mount.close(&file).unwrap();
+    mount.expire();
+    assert_eq!(mount.read(&reader, far, 9).unwrap(), content[far as usize..][..9]);
+}
