@@ -19,7 +19,7 @@ use windlass::store::memory::{Fault, Held, Memory, Rule};
 use windlass::store::{ErrorKind, ObjectStore, Op};
 use windlass::units::ByteSize;
 use windlass::vfs::{Access, Caller, Error, HandleId, Inode, Names, Opened, Options, Result, SetAttributes, Told};
-use windlass::writer::{self, Limits, staging};
+use windlass::writer::{self, Left, Limits, staging};
 
 use support::vfs_world::VfsWorld;
 
@@ -515,6 +515,112 @@ fn rename_over_a_file_in_commit_leaves_the_renamed_content() {
     }
 }
 
+/// A mount whose memory keeps nothing that was sent, with a new file `name` of which parts are gone: reading them saves the file.
+fn with_sent_bytes(store: &Memory, name: &str) -> (Mount, File) {
+    store.set_least_part(PART as u64);
+    let limits = Limits { kept: 0, kept_of_long: 0, ..writing(None).limits };
+    let mount = Mount::with(store, writer::Options { limits, ..writing(None) });
+    let file = mount.create(name, CHANGES);
+    for part in 0..8 {
+        mount.write(&file, part * PART as u64, &[1; PART]).unwrap();
+    }
+    mount.settle();
+    assert!(store.count(Op::UploadPart) > 0, "bytes are gone from memory");
+    (mount, file)
+}
+
+#[test]
+fn rename_over_a_file_that_a_read_saves_leaves_the_renamed_content() {
+    for is_answer in [false, true] {
+        for source_is_open in [false, true] {
+            let store = Memory::default();
+            let (mount, target) = with_sent_bytes(&store, "t");
+            let source = mount.create("s", CHANGES);
+            mount.write(&source, 0, b"source").unwrap();
+            if !source_is_open {
+                mount.close(&source).unwrap();
+            }
+            let op = Op::CompleteUpload;
+            let mut save = if is_answer { store.hold_answer(op, "t") } else { store.hold(op, "t") };
+            let read = mount.begin_read(&target, 0, 10);
+            mount.reach(&mut save);
+            let renamed = mount.begin_rename("s", "t");
+            mount.settle();
+            save.release();
+            mount.end(renamed).unwrap();
+            // It came before, or finds that its object is gone; it is never stored.
+            let read = mount.end(read);
+            assert!(matches!(&read, Ok(bytes) if bytes == &[1; 10]) || read.is_err(), "{read:?}");
+            if source_is_open {
+                mount.close(&source).unwrap();
+            }
+            mount.release(&target);
+            assert!(is(&store, "t", b"source") && store.content("s").is_none(), "{is_answer} {source_is_open}");
+            assert!(mount.content("t") == b"source" && mount.lookup("s").is_err());
+            assert_eq!(store.uploads(), []);
+        }
+    }
+}
+
+#[test]
+fn rename_or_unlink_of_a_file_that_a_read_saves_leaves_no_second_object() {
+    for is_answer in [false, true] {
+        for is_unlink in [false, true] {
+            let store = Memory::default();
+            let (mount, file) = with_sent_bytes(&store, "f");
+            let op = Op::CompleteUpload;
+            let mut save = if is_answer { store.hold_answer(op, "f") } else { store.hold(op, "f") };
+            let read = mount.begin_read(&file, 0, 10);
+            mount.reach(&mut save);
+            let edits = Arc::clone(&mount.world.edits);
+            let changed = match is_unlink {
+                true => mount.begin(async move { edits.unlink(Inode::ROOT, b"f").await }),
+                false => mount.begin_rename("f", "g"),
+            };
+            mount.settle();
+            save.release();
+            mount.end(changed).unwrap();
+            let read = mount.end(read);
+            assert!(is_unlink || read.as_ref().is_ok_and(|bytes| bytes == &[1; 10]), "{read:?}");
+            mount.close(&file).unwrap();
+            let keys: Vec<_> = store.keys().iter().map(ToString::to_string).collect();
+            assert_eq!(keys, if is_unlink { vec![] } else { vec!["g"] }, "{is_answer}");
+            assert_eq!(store.uploads(), []);
+        }
+    }
+}
+
+#[test]
+fn rename_of_a_directory_takes_a_file_along_that_a_read_saves() {
+    for is_answer in [false, true] {
+        let store = Memory::default();
+        store.put("d/a", "a");
+        store.set_least_part(PART as u64);
+        let limits = Limits { kept: 0, kept_of_long: 0, ..writing(None).limits };
+        let mount = Mount::with(&store, writer::Options { limits, ..writing(None) });
+        let directory = mount.lookup("d").unwrap();
+        let made = mount.run(mount.world.edits.create(directory, b"new", 0o644, CHANGES, ME)).unwrap();
+        let file = File { ino: made.0.attr.ino, handle: made.1.handle, keep_pages: false };
+        for part in 0..8 {
+            mount.write(&file, part * PART as u64, &[1; PART]).unwrap();
+        }
+        mount.settle();
+        let op = Op::CompleteUpload;
+        let mut save = if is_answer { store.hold_answer(op, "d/new") } else { store.hold(op, "d/new") };
+        let read = mount.begin_read(&file, 0, 10);
+        mount.reach(&mut save);
+        let renamed = mount.begin_rename("d", "t");
+        mount.settle();
+        save.release();
+        mount.end(renamed).unwrap();
+        assert_eq!(mount.end(read).unwrap(), [1; 10]);
+        mount.close(&file).unwrap();
+        let keys: Vec<_> = store.keys().iter().map(ToString::to_string).collect();
+        assert_eq!(keys, ["t/a", "t/new"], "{is_answer}");
+        assert!(is(&store, "t/new", &[1; 8 * PART]));
+    }
+}
+
 #[test]
 fn file_begun_below_a_renamed_directory_goes_with_it() {
     let store = Memory::default();
@@ -696,6 +802,135 @@ fn file_that_was_stored_is_clean_after_a_kill() {
     after.fsync(&file).unwrap();
     after.close(&file).unwrap();
     assert!(is(&store, "f", b"content") && after.content("f") == b"content");
+}
+
+#[test]
+fn file_whose_commit_ends_while_the_mount_is_left_is_clean_in_the_next_daemon() {
+    for is_staged in [true, false] {
+        let store = Memory::default();
+        let mount = Mount::lasting(&store);
+        let file = mount.create("f", CHANGES);
+        let offset = if is_staged { 50_000 } else { 0 };
+        mount.write(&file, offset, b"content").unwrap();
+        let op = if is_staged { Op::CompleteUpload } else { Op::Put };
+        let mut stored = store.hold_answer(op, "f");
+        mount.run(mount.world.edits.store_while_serving(Duration::from_secs(10)));
+        mount.reach(&mut stored);
+        let edits = Arc::clone(&mount.world.edits);
+        let left = mount.begin(async move { edits.leave_open_files(Duration::from_secs(2)).await });
+        mount.settle();
+        stored.release();
+        assert_eq!(mount.end(left), [], "{is_staged}");
+        assert!(mount.write(&file, 0, b"late").unwrap_err().is_left(), "the next daemon answers");
+        let mount = mount.kill();
+        mount.restore();
+        mount.fsync(&file).unwrap();
+        mount.write(&file, offset + 7, b" and more").unwrap();
+        mount.close(&file).unwrap();
+        assert!(store.content("f").unwrap().ends_with(b"content and more"), "{is_staged}");
+    }
+}
+
+#[test]
+fn requests_that_meet_the_leaving_of_a_mount_are_answered_by_the_next_daemon() {
+    let store = Memory::default();
+    let mount = Mount::lasting(&store);
+    let (streamed, staged) = (mount.create("streamed", CHANGES), mount.create("staged", CHANGES));
+    let saved = mount.create("saved", CHANGES);
+    for (file, offset) in [(&streamed, 0), (&staged, 50_000), (&saved, 0)] {
+        mount.write(file, offset, b"content").unwrap();
+    }
+    mount.fsync(&saved).unwrap();
+    let left = mount.run(mount.world.edits.leave_open_files(Duration::from_secs(2)));
+    let left: Vec<_> = left.iter().map(|lost| (lost.key.to_string(), lost.left.clone())).collect();
+    assert_eq!(left, ["staged", "streamed"].map(|name| (name.to_owned(), Left::HandedOver)));
+    for file in [&streamed, &staged, &saved] {
+        assert!(mount.write(file, 0, b"late").unwrap_err().is_left());
+        assert!(mount.truncate(file, 3).unwrap_err().is_left());
+    }
+    assert!(mount.flush(&streamed).unwrap_err().is_left() && mount.fsync(&staged).unwrap_err().is_left());
+    let mount = mount.kill();
+    mount.restore();
+    for (file, name) in [(&streamed, "streamed"), (&staged, "staged"), (&saved, "saved")] {
+        mount.fsync(file).unwrap();
+        assert!(store.content(name).unwrap().ends_with(b"content"));
+        mount.write(file, 0, b"late").unwrap();
+        mount.close(file).unwrap();
+        assert!(store.content(name).unwrap().starts_with(b"late"), "{name}");
+    }
+}
+
+#[test]
+fn append_that_a_killed_daemon_has_made_is_not_made_again() {
+    for made in [0, 3, 8] {
+        for before in ["", "before, ", "repeated"] {
+            let store = Memory::default();
+            let mount = Mount::new(&store);
+            let file = mount.create("f", Access { append: true, ..CHANGES });
+            mount.write(&file, 0, before.as_bytes()).unwrap();
+            let end = before.len() as u64;
+            let data = b"repeated";
+            if made > 0 {
+                mount.write(&file, end, &data[..made]).unwrap();
+            }
+            mount.run(mount.world.edits.write_again(file.handle, end, data, ME.thread)).unwrap();
+            mount.close(&file).unwrap();
+            assert!(is(&store, "f", &[before.as_bytes(), data].concat()), "{made} {before}");
+        }
+    }
+}
+
+#[test]
+fn append_of_another_writer_is_not_taken_for_one_that_is_made_again() {
+    let store = Memory::default();
+    let mount = Mount::new(&store);
+    let file = mount.create("f", Access { append: true, ..CHANGES });
+    mount.write(&file, 0, b"by another").unwrap();
+    mount.run(mount.world.edits.write_again(file.handle, 0, b"appended!!", ME.thread)).unwrap();
+    mount.close(&file).unwrap();
+    assert!(is(&store, "f", b"by anotherappended!!"));
+}
+
+#[test]
+fn bytes_that_stay_after_a_failed_close_are_not_taken_for_later_ones() {
+    let store = Memory::default();
+    store.put("f", vec![7; 5 * PART]);
+    let mount = Mount::lasting(&store);
+    let file = mount.open("f", CHANGES);
+    mount.write(&file, 10, b"of the first writer").unwrap();
+    refuse_writes(&store);
+    mount.close(&file).unwrap_err();
+    store.clear_faults();
+    assert!(!mount.staged().is_empty(), "they stay");
+    let file = mount.open("f", EMPTIES);
+    mount.write(&file, 0, b"of the second").unwrap();
+    let mount = mount.kill();
+    mount.restore();
+    mount.fsync(&file).unwrap_err();
+    mount.close(&file).unwrap_err();
+    mount.run(mount.world.edits.recover());
+    assert!(is(&store, "f", &[7; 5 * PART]));
+}
+
+#[test]
+fn read_that_meets_the_commit_of_an_edit_is_answered() {
+    for is_answer in [false, true] {
+        let store = Memory::default();
+        store.put("f", vec![7; 5 * PART]);
+        let mount = Mount::new(&store);
+        let file = mount.open("f", CHANGES);
+        mount.write(&file, 0, b"changed").unwrap();
+        let op = Op::CompleteUpload;
+        let mut commit = if is_answer { store.hold_answer(op, "f") } else { store.hold(op, "f") };
+        let flushed = mount.begin_flush(&file);
+        mount.reach(&mut commit);
+        let read = mount.begin_read(&file, 4 * PART as u64, 10);
+        mount.settle();
+        commit.release();
+        mount.end(flushed).unwrap();
+        assert_eq!(mount.end(read).unwrap(), [7; 10], "{is_answer}");
+        mount.close(&file).unwrap();
+    }
 }
 
 #[test]

@@ -109,10 +109,7 @@ async fn rename(store: &Memory, content: &Content, model: &mut Model, to: u8) {
         let bytes = model.objects.remove(&old).unwrap();
         model.objects.insert(new.clone(), bytes);
     }
-    content.set_key(new.clone()).await;
-    if moved.is_some() {
-        content.set_base(store.meta(new).unwrap()).await;
-    }
+    content.freeze().await.rename(new.clone(), moved.and_then(|_| store.meta(new))).await;
 }
 
 async fn run(existing: Option<usize>, changes: Vec<Change>, largest_copy: u64, landings: bool, check: impl Fn(&str, &[u8], &[u8])) {

@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 use crate::vfs::{Acknowledge, Caller, Edits, Entry, Error, HandleId, Inode, Names, Result, SetAttributes};
 use crate::writer::Allocate;
 
-use super::convert::{attr_out, entry_out, errno};
+use super::convert::{attr_out, entry_out, errno, refuse};
 use super::filesystem::{Asker, Bucket};
 use super::process::same_process;
 use super::reply::{Data, Empty, Reply};
@@ -52,7 +52,7 @@ impl Bucket {
                 self.runtime.spawn(async move {
                     match operation.await {
                         Ok(done) => answer(done, reply),
-                        Err(error) => reply.error(errno(name, &error)),
+                        Err(error) => refuse(name, &error, reply),
                     }
                 });
             }
@@ -87,11 +87,16 @@ impl Bucket {
                 metrics.written_bytes.add(u64::from(size));
                 reply.ok(&WriteOut { size, padding: 0 });
             }
-            Err(error) => reply.error(errno("write", &error)),
+            Err(error) => refuse("write", &error, reply),
         };
         // Uploads that this starts are tasks of the runtime.
         let _runtime = self.runtime.enter();
         let thread = asker.header.thread;
+        if asker.header.is_resent() {
+            let (data, reply) = (data.bytes().to_vec(), asker.reply());
+            self.runtime.spawn(async move { answer(edits.write_again(handle, offset, &data, thread).await, reply) });
+            return;
+        }
         // Whoever writes goes on while the bytes are copied, and the next WRITE is received meanwhile.
         let sure = || answer(Ok(()), asker.reply());
         let written = match &mut data {

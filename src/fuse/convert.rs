@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::reply::Reply;
 use super::wire::{self, AttrOut, CreateOut, EntryOut, OpenOut, SetattrIn, open_flags, valid};
 use crate::vfs::{Attr, Entry, Error, HandleId, Kind, NewAttributes, Opened, SetAttributes};
 
@@ -126,6 +127,16 @@ pub(super) fn errno(operation: &str, error: &Error) -> i32 {
         _ => tracing::warn!(operation, errno = number, error = %Chain(error), "failed"),
     }
     number
+}
+
+/// Answers `error`, or nothing where another daemon does.
+pub(super) fn refuse<A>(operation: &str, error: &Error, reply: Reply<A>) {
+    if error.is_left() {
+        tracing::debug!(operation, "left to the next daemon");
+        reply.leave();
+    } else {
+        reply.error(errno(operation, error));
+    }
 }
 
 /// An error with its causes on one line.

@@ -13,7 +13,7 @@ use crate::vfs::{Access, Edits, Entry, Files, HandleId, Inode, Names, Opened, Re
 use super::backing::Backings;
 use super::before::Answer;
 use super::changing::caller;
-use super::convert::{create_out, entry_out, errno, open_out};
+use super::convert::{create_out, entry_out, open_out, refuse};
 use super::filesystem::{Asker, Bucket};
 use super::reply::Reply;
 use super::wire::{CreateOut, OpenOut};
@@ -59,7 +59,7 @@ impl Bucket {
     fn open_for_writing(&self, asker: Asker<'_>, access: Access) {
         let (door, ino, caller, reply) = (self.door(), asker.ino(), caller(asker.header), asker.reply());
         match self.edits() {
-            Err(error) => reply.error(errno("open", &error)),
+            Err(error) => refuse("open", &error, reply),
             Ok(edits) => {
                 self.runtime.spawn(async move { door.open(ino, edits.open(ino, access, caller).await, access, reply) });
             }
@@ -72,13 +72,13 @@ impl Bucket {
         }
         let (door, parent, caller, reply) = (self.door(), asker.ino(), caller(asker.header), asker.reply());
         match self.edits() {
-            Err(error) => reply.error(errno("create", &error)),
+            Err(error) => refuse("create", &error, reply),
             Ok(edits) => {
                 let name = name.to_owned();
                 self.runtime.spawn(async move {
                     match edits.create(parent, name.as_bytes(), mode, access, caller).await {
                         Ok((entry, opened)) => door.create(&entry, &opened, reply),
-                        Err(error) => reply.error(errno("create", &error)),
+                        Err(error) => refuse("create", &error, reply),
                     }
                 });
             }
@@ -91,7 +91,7 @@ impl Bucket {
         self.runtime.spawn(async move {
             match names.getattr(before.0.ino).await {
                 Ok((attr, ttl)) => reply.ok(&CreateOut { entry: entry_out(&Entry { attr, ttl }), open: before.out() }),
-                Err(error) => reply.error(errno("create", &error)),
+                Err(error) => refuse("create", &error, reply),
             }
         });
     }
@@ -120,7 +120,7 @@ struct Door {
 impl Door {
     fn open(&self, ino: Inode, result: Result<Opened>, access: Access, reply: Reply<OpenOut>) {
         match (result, &self.backings) {
-            (Err(error), _) => reply.error(errno("open", &error)),
+            (Err(error), _) => refuse("open", &error, reply),
             (Ok(opened), None) => {
                 let out = open_out(&opened, access.write);
                 self.on_told(reply.first_unique(), &out);

@@ -9,7 +9,7 @@ use crate::metrics::Metrics;
 use crate::reader::ReadData;
 use crate::vfs::{Files, HandleId, OpenFile, Read};
 
-use super::convert::errno;
+use super::convert::refuse;
 use super::filesystem::{Asker, Bucket};
 use super::reply::{Data, Reply};
 
@@ -23,7 +23,7 @@ impl Bucket {
             Ok(file) => file,
             // It was opened on what was being written, which is over.
             Err(_) if self.edits.as_ref().is_some_and(|edits| edits.knows(handle)) => return self.read_dirty(asker, handle, offset, size),
-            Err(error) => return asker.reply::<Data>().error(errno("read", &error)),
+            Err(error) => return refuse("read", &error, asker.reply::<Data>()),
         };
         // Fetches that this starts are tasks of the runtime.
         let _runtime = self.runtime.enter();
@@ -65,10 +65,10 @@ impl Bucket {
                             let read = file.begin(thread, offset, size as usize);
                             finish(files, file, read, metrics, reply).await;
                         }
-                        Err(error) => reply.error(errno("read", &error)),
+                        Err(error) => refuse("read", &error, reply),
                     }
                 }
-                Err(error) => reply.error(errno("read", &error)),
+                Err(error) => refuse("read", &error, reply),
             }
         });
     }
@@ -79,7 +79,7 @@ async fn finish(files: Arc<Files>, file: Arc<OpenFile>, read: Read, metrics: Arc
     let began = read.began();
     match files.finish(&file, read).await {
         Ok(data) => reply.slices(data.slices()),
-        Err(error) => reply.error(errno("read", &error)),
+        Err(error) => refuse("read", &error, reply),
     }
     metrics.read_seconds.record(began.elapsed());
 }

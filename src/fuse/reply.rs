@@ -126,6 +126,11 @@ impl<A> Reply<A> {
         self.finish(errno, &[]);
     }
 
+    /// Nothing is answered here: the kernel asks the daemon that goes on with the mount again.
+    pub fn leave(mut self) {
+        self.take();
+    }
+
     /// The connection that it goes to.
     pub fn channel(&self) -> &Arc<Channel> {
         self.channel.as_ref().expect("only what consumes a reply answers it")

@@ -169,6 +169,7 @@ fn log_lost(lost: &[Lost]) {
             Left::Kept(path) => {
                 tracing::error!(%key, kept = %path.display(), "was written and is not in the bucket: its bytes are kept")
             }
+            Left::HandedOver => tracing::warn!(%key, "is open and not in the bucket: the daemon that goes on with the mount has its bytes"),
             Left::Dropped => tracing::error!(%key, "was written and is not in the bucket: its bytes on the disk are dropped"),
         }
     }

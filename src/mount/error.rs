@@ -157,11 +157,15 @@ fn names_of<'a>(lost: impl IntoIterator<Item = &'a Lost>) -> String {
 fn whereabouts(lost: &[Lost]) -> String {
     let kept = || lost.iter().filter(|lost| matches!(lost.left, Left::Kept(_)));
     let dropped = || lost.iter().filter(|lost| lost.left == Left::Dropped);
+    let handed_over = || lost.iter().filter(|lost| lost.left == Left::HandedOver);
     let directory = kept().find_map(|lost| if let Left::Kept(path) = &lost.left { path.parent() } else { None });
     let mut text = String::new();
     if let Some(directory) = directory {
         let directory = directory.display();
         text += &format!("; kept in {directory} until a mount with the same --spill-dir stores them: {}", names_of(kept()));
+    }
+    if handed_over().next().is_some() {
+        text += &format!("; open, and left with their bytes to the daemon that goes on with the mount: {}", names_of(handed_over()));
     }
     if dropped().next().is_some() {
         text += &format!("; staged and dropped, since no --spill-dir was named to keep them in: {}", names_of(dropped()));

@@ -199,8 +199,7 @@ impl Edits {
         let is_lost = |file: &DirtyFile| match file.fate() {
             Fate::Saved | Fate::Lost => false,
             Fate::Dirty | Fate::Failed => {
-                let holds_nothing = file.content.is_blank() && file.content.size() == 0;
-                !(file.content.is_staged() || holds_nothing)
+                !(file.content.is_staged() || file.holds_nothing())
             }
             Fate::Unwanted => self.has_writers(file.ino),
         };

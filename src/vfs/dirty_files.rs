@@ -242,6 +242,11 @@ impl DirtyFile {
         self.content.is_blank() && self.content.size() > 0 && !self.is_exclusive()
     }
 
+    /// Whether it is new or emptied and nothing was written to it: another daemon can begin it again.
+    pub fn holds_nothing(&self) -> bool {
+        self.content.is_blank() && self.content.size() == 0
+    }
+
     /// The store has its content as `meta`.
     pub fn on_commit(&self, meta: &ObjectMeta) {
         let mut state = self.state.lock();
@@ -257,9 +262,13 @@ impl DirtyFile {
         self.note(&state);
     }
 
-    /// A commit found nothing to send: all of it was there.
+    /// Nothing is to be sent: what is in the store is all of it.
     pub fn on_nothing_to_commit(&self) {
         let mut state = self.state.lock();
+        if let Some(stored) = self.content.stored().filter(|stored| stored.key == state.key) {
+            // Also by a commit whose caller has left.
+            state.committed = Some(stored);
+        }
         if matches!(state.fate, Fate::Dirty | Fate::Failed) && state.changes == 0 && !self.content.is_dirty() {
             state.fate = Fate::Saved;
             self.note(&state);

@@ -20,9 +20,6 @@ use crate::writer::Left;
 /// How long writers have to show that they are not done, by a write that is refused, before their files are stored as they are.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Stands for the files of content that is left, whose names say nothing to people.
-const KEPT: &str = "left";
-
 /// What is kept of the time for taking back what could not be finished, at most and at least.
 const TAKING_BACK: Duration = Duration::from_secs(1);
 
@@ -118,31 +115,46 @@ impl Edits {
     }
 
     /// Leaves the files that are not in the bucket to the daemon that goes on with this mount, with what they have; what that one cannot get is
-    /// lost, and its handles say so there. No request may be under way. Returns all of them.
+    /// lost, and its handles say so there. What is asked for from now on is answered by that one. Returns all of them.
     pub async fn leave_open_files(&self, patience: Duration) -> Vec<Lost> {
-        // One that is empty and was not written to is as good as new there.
-        let holds_nothing = |file: &DirtyFile| file.content.is_blank() && file.content.size() == 0;
-        let unsaved = self.names.dirty.all().into_iter().filter(|file| file.is_unsaved() && !holds_nothing(file));
-        let leave = |file: Arc<DirtyFile>| async move {
-            let (began, key) = (Instant::now(), file.key());
-            let kept = Lost { key: key.clone(), left: Left::Kept(self.writer.kept_in().join(KEPT)) };
-            if file.content.is_staged() {
-                return Some(kept);
-            }
-            match tokio::time::timeout(patience, self.names.dirty.turn(&file)).await {
-                Ok(Some(_turn)) if !file.is_unsaved() => return None,
-                Ok(Some(_turn)) if file.content.hand_over(patience.saturating_sub(began.elapsed())).await => return Some(kept),
-                Ok(None) => return None,
-                // Nothing of it is on the disk, or the store does not end its commit.
-                Ok(Some(_)) | Err(_) => {}
-            }
-            // Its row says that it is dirty: what is gone with this daemon is lost for the next one too.
-            let _ = tokio::time::timeout(TAKING_BACK, self.lose(&file)).await;
-            (file.fate() != Fate::Saved).then_some(Lost { key, left: Left::Nothing })
-        };
-        let mut left: Vec<_> = futures::future::join_all(unsaved.map(leave)).await.into_iter().flatten().collect();
+        self.leave();
+        let unsaved = self.names.dirty.all().into_iter().filter(|file| file.is_unsaved() && !file.holds_nothing());
+        let mut left: Vec<_> =
+            futures::future::join_all(unsaved.map(|file| self.leave_file(file, patience))).await.into_iter().flatten().collect();
         left.sort();
         left
+    }
+
+    /// None: the store has all of it.
+    async fn leave_file(&self, file: Arc<DirtyFile>, patience: Duration) -> Option<Lost> {
+        let until = Instant::now() + patience;
+        let begun = async {
+            // A change that had begun is a part of what is left, and who asked for a commit is told how it ended.
+            while !file.has_rested(Duration::ZERO) {
+                tokio::time::sleep(LOOK).await;
+            }
+            self.names.dirty.turn(&file).await
+        };
+        // Without a turn the store does not end its commit.
+        let turn = tokio::time::timeout_at(until, begun).await;
+        if matches!(turn, Ok(None)) || !file.is_unsaved() {
+            return None;
+        }
+        // A commit whose caller has left may still be under way.
+        if file.content.hand_over(until.saturating_duration_since(Instant::now())).await {
+            if !file.content.is_dirty() {
+                file.on_nothing_to_commit();
+                return None;
+            }
+            return Some(Lost { key: file.key(), left: Left::HandedOver });
+        }
+        if file.content.is_staged() {
+            // It is described as of its last change, whatever the store says at last.
+            return Some(Lost { key: file.key(), left: Left::HandedOver });
+        }
+        // Its row says that it is dirty: what is gone with this daemon is lost for the next one too.
+        let _ = tokio::time::timeout(TAKING_BACK, self.lose(&file)).await;
+        (file.fate() != Fate::Saved).then(|| Lost { key: file.key(), left: Left::Nothing })
     }
 
     async fn give_up(&self, file: &Arc<DirtyFile>) {

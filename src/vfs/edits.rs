@@ -19,7 +19,7 @@ use super::opening::Access;
 use super::record::{EditRow, Told};
 use super::{Error, Inode, Result};
 use crate::store::{Key, ObjectMeta, ObjectStore};
-use crate::writer::{Allocate, Content, Landing, WriteError, Writer};
+use crate::writer::{Allocate, Content, Interrupted, Landing, WriteError, Writer};
 
 /// What can be changed in a mounted bucket.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub struct Edits {
     pub(super) open: RwLock<HashMap<HandleId, Arc<EditHandle>>>,
     /// The mount is about to end: nothing new may be written.
     ending: AtomicBool,
+    /// Another daemon goes on with the mount: nothing is changed here any more, and what is asked for now is answered by that one.
+    left: AtomicBool,
     /// What was let go since then without being in the store.
     pub(super) lost: Mutex<Vec<Lost>>,
 }
@@ -104,7 +106,7 @@ impl Edits {
     /// Nothing is open yet.
     pub fn new(names: Arc<Names>, files: Arc<Files>, store: Arc<dyn ObjectStore>, writer: Writer) -> Arc<Self> {
         let (open, lost) = (RwLock::default(), Mutex::default());
-        Arc::new(Self { names, files, store, writer, open, ending: AtomicBool::new(false), lost })
+        Arc::new(Self { names, files, store, writer, open, ending: AtomicBool::new(false), left: AtomicBool::new(false), lost })
     }
 
     /// A write that is done at once. None: see [`write`](Self::write). Calls `sure` once it is certain to be done, which may be before the bytes are
@@ -194,6 +196,24 @@ impl Edits {
         {
             let (_change, _waits) = (self.begin_change(&file, true)?, file.wait());
             file.content.write_kept(edit.place(&file.content, offset), data).await?;
+        }
+        self.after_write(&edit, &file).await;
+        Ok(())
+    }
+
+    /// [`write`](Self::write) that a daemon before this one may have done, or begun: an append of what is there already is not made twice.
+    ///
+    /// # Errors
+    /// As `write`.
+    pub async fn write_again(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32) -> Result<()> {
+        let (edit, file) = self.file_to_write(handle, thread).await?;
+        {
+            let (_change, _waits) = (self.begin_change(&file, true)?, file.wait());
+            let place = edit.place(&file.content, offset);
+            // The kernel has one append of an inode under way at a time, and says where the file ended before it.
+            let begun = place.checked_sub(offset).filter(|&begun| edit.appends && begun <= data.len() as u64).unwrap_or(0) as usize;
+            let is_begun = begun > 0 && file.content.read(offset, begun).await? == data[..begun];
+            file.content.write(if is_begun { offset } else { place }, data).await?;
         }
         self.after_write(&edit, &file).await;
         Ok(())
@@ -353,6 +373,15 @@ impl Edits {
         self.ending.load(Ordering::SeqCst)
     }
 
+    fn is_left(&self) -> bool {
+        self.left.load(Ordering::SeqCst)
+    }
+
+    /// From now on another daemon answers.
+    pub(super) fn leave(&self) {
+        self.left.store(true, Ordering::SeqCst);
+    }
+
     pub(super) fn has_writers(&self, ino: Inode) -> bool {
         self.names.dirty.has_writers(ino)
     }
@@ -375,10 +404,12 @@ impl Edits {
     /// A change of `file` begins; `writes`: of bytes.
     pub(super) fn begin_change<'a>(&self, file: &'a DirtyFile, writes: bool) -> Result<super::dirty_files::Change<'a>> {
         let change = file.begin_change(writes).map_err(|error| if self.is_ending() { Error::Ending } else { error })?;
-        if self.is_ending() {
-            // Since it was looked at: the drain sees the change, or it is refused here.
+        // Since it was looked at: what ends or leaves this mount sees the change, or it is refused here.
+        if self.is_left() || self.is_ending() {
             drop(change);
-            return self.check_change(file.ino).and(Err(Error::Ending));
+            file.on_nothing_to_commit();
+            self.check_change(file.ino)?;
+            return Err(Error::Ending);
         }
         self.names.own.on_write(&file.key());
         Ok(change)
@@ -430,14 +461,18 @@ impl Edits {
     }
 
     pub(super) fn check_open(&self) -> Result<()> {
+        if self.is_left() {
+            return Err(WriteError::from(Interrupted::HandedOver).into());
+        }
         if self.is_ending() { Err(Error::Ending) } else { Ok(()) }
     }
 
     /// Whether the content of `ino` may still be changed. Of what is refused here the rest is not stored as if it were all, unless it is being
     /// stored already.
     pub(super) fn check_change(&self, ino: Inode) -> Result<()> {
-        self.check_open().inspect_err(|_| {
-            if let Some(file) = self.names.dirty.get(ino)
+        self.check_open().inspect_err(|error| {
+            if !error.is_left()
+                && let Some(file) = self.names.dirty.get(ino)
                 && !super::dirty_files::DirtyFiles::is_in_turn(&file)
             {
                 file.on_lost();

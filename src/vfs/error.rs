@@ -6,7 +6,7 @@ use std::io;
 
 use crate::reader::ReadError;
 use crate::store::{self, ErrorKind};
-use crate::writer::WriteError;
+use crate::writer::{Interrupted, WriteError};
 
 /// Why an operation of the kernel failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -69,6 +69,11 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// Whether the daemon that goes on with this mount answers in place of this one.
+    pub fn is_left(&self) -> bool {
+        matches!(self, Self::Write(WriteError::Interrupted(Interrupted::HandedOver)))
+    }
+
     /// What a program sees.
     pub fn errno(&self) -> i32 {
         match self {

@@ -2,19 +2,18 @@
 //! when what it needs was seen to be true; the answer is told to the caches before it is told to the kernel.
 
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::attr::Entry;
 use super::changes::directory_of;
-use super::dirty_files::DirtyFile;
 use super::edits::{Caller, Edits};
 use super::fact::{Fact, Marker, What};
 use super::inodes::Inode;
 use super::listing::{Extra, FileFacts};
 use super::probe::first_below;
+use super::rename::Held;
 use super::{Error, Result, posix};
 use crate::store::{Condition, DIRECTORY_TYPE, ErrorKind, Headers, Key, ListRequest, PutRequest};
 
@@ -124,8 +123,8 @@ impl Edits {
     /// ENOENT, EISDIR, else what the store said.
     pub async fn unlink(&self, parent: Inode, name: &[u8]) -> Result<()> {
         let (path, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
-        if let Some((file, _turn)) = self.names.dirty.turn_of_name(path.as_bytes()).await {
-            return self.unlink_dirty(&file).await;
+        if let Some(held) = self.hold(&path).await {
+            return self.unlink_dirty(held).await;
         }
         // A file that the kernel knows it has just looked up.
         if self.names.known_name(&path).is_some() || self.names.known_inode(&path).is_none() {
@@ -138,28 +137,21 @@ impl Edits {
         self.store.delete(&path).await?;
         self.names.on_unlinked(&path);
         // A handle that was open may have begun to change it while the request was under way.
-        if let Some((file, _turn)) = self.names.dirty.turn_of_name(path.as_bytes()).await {
-            return self.unlink_dirty(&file).await;
+        if let Some(held) = self.hold(&path).await {
+            return self.unlink_dirty(held).await;
         }
         self.after_unlink(&path).await;
         Ok(())
     }
 
-    /// Removes a file that is being written. It goes on for its open handles, and is never committed. For a caller that has its turn.
-    async fn unlink_dirty(&self, file: &Arc<DirtyFile>) -> Result<()> {
+    /// Removes a file that is being written. It goes on for its open handles, and is never committed.
+    async fn unlink_dirty(&self, Held { file, content, turn: _turn }: Held) -> Result<()> {
         let path = file.key();
-        let committed = file.committed();
-        if let Some(committed) = &committed {
+        if let Some(committed) = file.committed() {
             self.store.delete(&committed.key).await?;
         }
-        self.names.dirty.unlink(file);
-        file.content.discard().await;
-        if committed.is_none()
-            && let Some(stored) = file.content.stored()
-        {
-            // It was committed while the end of its writes was waited for.
-            self.store.delete(&stored.key).await?;
-        }
+        self.names.dirty.unlink(&file);
+        content.discard().await;
         self.names.on_unlinked(&path);
         self.after_unlink(&path).await;
         Ok(())

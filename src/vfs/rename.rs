@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use tokio::sync::OwnedMutexGuard;
 
 use super::changes::directory_of;
 use super::dirty_files::DirtyFile;
@@ -18,6 +19,7 @@ use super::listing::FileFacts;
 use super::lookup::object_meta;
 use super::{Error, Result};
 use crate::store::{self, Condition, ErrorKind, Key, ListRequest, ObjectMeta, Op, SYMLINK_SIZE};
+use crate::writer::Frozen;
 
 /// Copies and deletes in flight of one rename. The store does the work: what bounds them is its patience.
 const AT_ONCE: usize = 64;
@@ -25,7 +27,28 @@ const AT_ONCE: usize = 64;
 /// Keys of a page when a directory is listed to be renamed.
 const PAGE_KEYS: u16 = 1000;
 
+/// A dirty file that nothing else commits, renames, changes or ends while this lives. What the store has of it stays what it is: also a save that
+/// a read needs, which takes no turn, waits.
+pub(super) struct Held {
+    pub file: Arc<DirtyFile>,
+    pub content: Frozen,
+    pub turn: OwnedMutexGuard<()>,
+}
+
+impl Held {
+    async fn new(file: Arc<DirtyFile>, turn: OwnedMutexGuard<()>) -> Self {
+        let content = file.content.freeze().await;
+        Self { file, content, turn }
+    }
+}
+
 impl Edits {
+    /// The dirty file of the name `key`, held.
+    pub(super) async fn hold(&self, key: &Key) -> Option<Held> {
+        let (file, turn) = self.names.dirty.turn_of_name(key.as_bytes()).await?;
+        Some(Held::new(file, turn).await)
+    }
+
     /// rename(2); `no_replace`: RENAME_NOREPLACE.
     ///
     /// # Errors
@@ -41,10 +64,9 @@ impl Edits {
                 break (from, to, locked);
             }
         };
-        let target = if from == to { None } else { self.names.dirty.turn_of_name(to.as_bytes()).await };
-        let target = target.as_ref().map(|(file, _turn)| file);
-        let there = match target {
-            Some(file) => file.committed(),
+        let target = if from == to { None } else { self.hold(&to).await };
+        let there = match &target {
+            Some(held) => held.file.committed(),
             None => match self.fact(new_parent, new_name).await?.1.what {
                 What::File(facts) => Some(object_meta(to.clone(), facts)),
                 What::Directory(_) if no_replace => return Err(Error::Exists),
@@ -57,9 +79,9 @@ impl Edits {
         if from == to {
             return Ok(());
         }
-        if let Some((file, _turn)) = self.names.dirty.turn_of_name(from.as_bytes()).await {
+        if let Some(held) = self.hold(&from).await {
             self.check_target_of_file(&to)?;
-            return self.rename_dirty(&file, &from, new_parent, &to, there, target).await;
+            return self.rename_dirty(held, &from, new_parent, &to, there, target).await;
         }
         let (_, fact) = self.fact(parent, name).await?;
         let condition = if no_replace { Condition::Absent } else { Condition::Any };
@@ -86,7 +108,7 @@ impl Edits {
         parent: Inode,
         to: &Key,
         condition: &Condition,
-        target: Option<&Arc<DirtyFile>>,
+        target: Option<Held>,
     ) -> Result<()> {
         let source = self.current(from, facts).await?;
         let extra = match self.names.known_name(from).map(|fact| fact.what) {
@@ -148,16 +170,16 @@ impl Edits {
         }
     }
 
-    /// Renames a file that is being written, for a caller that has its turn and that of `target`: from now on it is committed under the new name.
-    /// What the store has of it moves along. `there` is what the store has under the new one: it stays until the commit.
+    /// Renames a file that is being written: from now on it is committed under the new name. What the store has of it moves along. `there` is what
+    /// the store has under the new one: it stays until the commit.
     async fn rename_dirty(
         &self,
-        file: &Arc<DirtyFile>,
+        Held { file, content, turn: _turn }: Held,
         from: &Key,
         parent: Inode,
         to: &Key,
         there: Option<ObjectMeta>,
-        target: Option<&Arc<DirtyFile>>,
+        target: Option<Held>,
     ) -> Result<()> {
         let (mut moved, mut source) = (None, None);
         if let Some(committed) = file.committed().filter(|committed| committed.key == *from) {
@@ -173,12 +195,9 @@ impl Edits {
             moved = Some(meta);
         }
         self.replace_target(target).await;
-        file.content.set_key(to.clone()).await;
-        if let Some(meta) = &moved {
-            file.content.set_base(meta.clone()).await;
-        }
+        content.rename(to.clone(), moved.clone()).await;
         self.names.on_renamed(from, parent, to, None);
-        self.names.dirty.rename(file, to.clone(), moved.clone().or(there));
+        self.names.dirty.rename(&file, to.clone(), moved.clone().or(there));
         self.names.on_removed(from);
         if let (Some(meta), Some(source)) = (&moved, &source) {
             self.names.on_file(to, FileFacts::from(meta));
@@ -191,10 +210,10 @@ impl Edits {
     }
 
     /// What is being written under a name that another file has taken goes on for its open handles, and no further.
-    async fn replace_target(&self, target: Option<&Arc<DirtyFile>>) {
-        if let Some(file) = target {
-            self.names.dirty.unlink(file);
-            file.content.discard().await;
+    async fn replace_target(&self, target: Option<Held>) {
+        if let Some(Held { file, content, turn: _turn }) = target {
+            self.names.dirty.unlink(&file);
+            content.discard().await;
         }
     }
 
@@ -214,7 +233,7 @@ impl Edits {
         let mut dirty = Vec::new();
         for file in self.names.dirty.below(&source) {
             if let Some(turn) = self.names.dirty.turn(&file).await {
-                dirty.push((file, turn));
+                dirty.push(Held::new(file, turn).await);
             }
         }
         let objects = self.all_below(&source).await?;
@@ -226,7 +245,7 @@ impl Edits {
         }
         let moved: Vec<_> = objects.iter().zip(etags).map(|(object, etag)| moved(object, etag, &source, &target)).collect();
         self.names.on_tree_renamed(&source, parent, &target, &objects, &moved);
-        self.move_along(dirty.iter().map(|(file, _turn)| file), (&source, &objects), (&target, &moved)).await;
+        self.move_along(dirty, (&source, &objects), (&target, &moved)).await;
         for key in &left {
             tracing::error!(%key, "the directory was renamed, but this object could not be deleted and is there twice");
             self.names.on_unknown(key);
@@ -244,7 +263,7 @@ impl Edits {
     /// What is open below a directory that was renamed goes on under the new names.
     async fn move_along(
         &self,
-        dirty: impl Iterator<Item = &Arc<DirtyFile>>,
+        dirty: Vec<Held>,
         (source, objects): (&Key, &[ObjectMeta]),
         (target, moved): (&Key, &[ObjectMeta]),
     ) {
@@ -253,18 +272,14 @@ impl Edits {
                 self.files.on_rename(ino, &object.etag, meta);
             }
         }
-        for file in dirty {
+        for Held { file, content, turn: _turn } in dirty {
             let key = target.join(&file.key().as_bytes()[source.as_bytes().len()..]);
             let before = file.committed();
             let there = objects.iter().zip(moved).find(|(_, meta)| before.is_some() && meta.key == key);
-            file.content.set_key(key.clone()).await;
             // What is a change of another version stays that, and its commit says so.
-            if let Some((object, meta)) = there
-                && before.is_some_and(|before| before.etag == object.etag)
-            {
-                file.content.set_base(meta.clone()).await;
-            }
-            self.names.dirty.rename(file, key, there.map(|(_, meta)| meta.clone()));
+            let base = there.filter(|(object, _)| before.is_some_and(|before| before.etag == object.etag));
+            content.rename(key.clone(), base.map(|(_, meta)| meta.clone())).await;
+            self.names.dirty.rename(&file, key, there.map(|(_, meta)| meta.clone()));
         }
     }
 

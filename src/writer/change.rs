@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::WriteError;
 use super::content::{Allocate, Inner, Kind};
 use super::staging::{Base, Staged, blocking};
-use crate::store::{ErrorKind, ObjectMeta, ObjectStore};
+use crate::store::{ErrorKind, Key, ObjectMeta, ObjectStore};
 
 impl Inner {
     pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), WriteError> {
@@ -103,6 +103,32 @@ impl Inner {
         }
         self.stage().await?;
         self.staged_allocate(range, how).await
+    }
+
+    /// See [`Frozen::rename`](super::Frozen::rename).
+    pub async fn rename(self: &Arc<Self>, key: Key, moved: Option<ObjectMeta>) -> Result<(), WriteError> {
+        {
+            let state = &mut *self.state.lock();
+            // What is under the other name may be replaced.
+            state.must_be_new &= state.key == key && moved.is_none();
+            state.key = key;
+            if let Some(meta) = moved {
+                state.known.push(meta.etag.clone());
+                state.object = Some(meta.clone());
+                // What is to be told of is where it is now.
+                state.untold = state.untold.take().map(|_| meta.clone());
+                if let Kind::Staged(Staged { base: Some(base), .. }) = &mut state.kind
+                    && base.meta.size == meta.size
+                {
+                    base.meta = meta;
+                }
+            }
+            if let Kind::Streaming(_) = state.kind {
+                return Ok(());
+            }
+        }
+        // A daemon that takes it over commits to this key, and reads what is not staged from where it is now.
+        self.describe_again().await
     }
 
     pub async fn discard(self: &Arc<Self>) -> Result<(), WriteError> {

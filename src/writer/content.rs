@@ -38,6 +38,13 @@ pub struct Content {
     pub(super) inner: Arc<Inner>,
 }
 
+/// Content that nothing changes, commits or saves while this lives: what the store has of it stays what it is, too.
+#[must_use]
+pub struct Frozen {
+    inner: Arc<Inner>,
+    gate: OwnedRwLockWriteGuard<()>,
+}
+
 /// What tasks hold on to.
 pub(super) struct Inner {
     pub shared: Arc<Shared>,
@@ -88,6 +95,12 @@ pub(super) enum Kind {
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Content").field("state", &self.inner.state).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frozen").field("state", &self.inner.state).finish_non_exhaustive()
     }
 }
 
@@ -306,7 +319,7 @@ impl Content {
 
     /// Until the first save of this content has succeeded, each save under its key fails with [`ErrorKind::Replaced`] if there is an object: also
     /// a save that a read or a write of sent bytes needs, and a commit with [`Condition::Any`]. For a file that is created; another key, which
-    /// [`set_key`](Self::set_key) or [`set_base`](Self::set_base) gives it, ends it.
+    /// [`set_key`](Self::set_key) or [`Frozen::rename`] gives it, ends it.
     ///
     /// [`ErrorKind::Replaced`]: crate::store::ErrorKind::Replaced
     pub fn require_absent(&self) {
@@ -314,44 +327,15 @@ impl Content {
         state.must_be_new = state.object.is_none();
     }
 
-    /// Has the next commit write to `key`. What is edited is still read, and copied, from the object where it was.
-    pub async fn set_key(&self, key: Key) {
-        let change = move |inner: Arc<Inner>| async move {
-            let is_staged = {
-                let mut state = inner.state.lock();
-                // What is under the other name may be replaced.
-                state.must_be_new &= state.key == key;
-                state.key = key;
-                matches!(state.kind, Kind::Staged(_))
-            };
-            if is_staged && let Err(error) = inner.describe_again().await {
-                tracing::warn!(%error, "the description of a staged file could not be renewed");
-            }
-            Ok(())
-        };
-        self.inner.alone_or_logged("another key", change).await;
+    /// Waits until no change, commit or save of it is under way, and keeps them away while the result lives. Reads that need no other bytes go on.
+    pub async fn freeze(&self) -> Frozen {
+        let gate = Arc::clone(&self.inner.gate).write_owned().await;
+        Frozen { inner: Arc::clone(&self.inner), gate }
     }
 
-    /// Tells that the object was moved, or changed in its headers, by a copy inside the store: its bytes are the same.
-    pub async fn set_base(&self, meta: ObjectMeta) {
-        let change = move |inner: Arc<Inner>| async move {
-            {
-                let state = &mut *inner.state.lock();
-                state.known.push(meta.etag.clone());
-                state.object = Some(meta.clone());
-                state.must_be_new = false;
-                // What is to be told of is where it is now.
-                state.untold = state.untold.take().map(|_| meta.clone());
-                match &mut state.kind {
-                    Kind::Staged(Staged { base: Some(base), .. }) if base.meta.size == meta.size => base.meta = meta,
-                    Kind::Staged(_) => {}
-                    Kind::Streaming(_) => return Ok(()),
-                }
-            }
-            // A daemon that takes it over reads what is not staged from where it is now.
-            inner.describe_again().await
-        };
-        self.inner.alone_or_logged("another object", change).await;
+    /// As [`freeze`](Self::freeze) followed by [`Frozen::rename`] to `key`.
+    pub async fn set_key(&self, key: Key) {
+        self.freeze().await.rename(key, None).await;
     }
 
     /// What is stored beside the content from the next commit on. If it is new, there is something to commit.
@@ -370,9 +354,10 @@ impl Content {
 
     /// Leaves it to the daemon that goes on with this mount, with what the store has of it so far: nothing is completed or aborted, and what
     /// only memory has is written to the staging directory. True: [`Writer::take_over`](super::Writer::take_over) of that daemon finds it, or there
-    /// is nothing that the store lacks; from then on it can only be discarded or given up here. False: nothing has changed, because the changes of
-    /// this writer are not written down, no staging directory was named that outlives the daemon, the content has no owner or nothing whole,
-    /// what is on its way did not arrive within `patience`, or the disk failed, which is logged. The disk is waited for.
+    /// is nothing that the store lacks, as [`is_dirty`](Self::is_dirty) tells; from then on it can only be discarded or given up here. False: nothing
+    /// has changed, because the changes of this writer are not written down, it is a stream and no staging directory was named that outlives the
+    /// daemon, the content has no owner or nothing whole, a commit or what is on its way did not come to its end within `patience`, or the disk
+    /// failed, which is logged. The disk is waited for.
     pub async fn hand_over(&self, patience: Duration) -> bool {
         let until = Instant::now() + patience;
         let Ok(gate) = timeout_at(until, Arc::clone(&self.inner.gate).write_owned()).await else { return false };
@@ -390,9 +375,9 @@ impl Content {
         self.inner.stays()
     }
 
-    /// The name is gone. Nothing is committed any more, a commit returns none; reads and writes go on. Aborts the upload.
+    /// As [`freeze`](Self::freeze) followed by [`Frozen::discard`].
     pub async fn discard(&self) {
-        self.inner.alone_or_logged("discarding it", |inner| async move { inner.discard().await }).await;
+        self.freeze().await.discard().await;
     }
 
     /// The bytes will never be stored: aborts the upload, and from then on each write, truncate, allocate, read and commit returns
@@ -400,7 +385,25 @@ impl Content {
     /// so, and are removed otherwise. Waits for a commit that is under way: if the store has all of the content then, nothing is lost and
     /// nothing changes. [`is_lost`](Self::is_lost) tells.
     pub async fn give_up(&self) {
-        self.inner.alone_or_logged("giving it up", |inner| async move { inner.give_up().await }).await;
+        self.freeze().await.give_up().await;
+    }
+}
+
+impl Frozen {
+    /// The name is gone. Nothing is committed any more, a commit returns none; reads and writes go on. Aborts the upload.
+    pub async fn discard(self) {
+        self.inner.finish_or_log(self.gate, "discarding it", |inner| async move { inner.discard().await }).await;
+    }
+
+    /// See [`Content::give_up`].
+    async fn give_up(self) {
+        self.inner.finish_or_log(self.gate, "giving it up", |inner| async move { inner.give_up().await }).await;
+    }
+
+    /// Has the next commit write to `key`. What is edited is still read, and copied, from the object where it was, unless that was moved by a copy
+    /// inside the store and is `moved` now, with the same bytes.
+    pub async fn rename(self, key: Key, moved: Option<ObjectMeta>) {
+        self.inner.finish_or_log(self.gate, "another name", |inner| async move { inner.rename(key, moved).await }).await;
     }
 }
 
@@ -479,12 +482,12 @@ impl Inner {
         task.await.unwrap_or_else(|error| Err(Interrupted::from(error).into()))
     }
 
-    /// As [`Self::alone`], for work without a result: why it did not come to its end is logged.
-    async fn alone_or_logged<F>(self: &Arc<Self>, what: &str, work: impl FnOnce(Arc<Self>) -> F + Send)
+    /// As [`Self::alone_with`], for work without a result: why it did not come to its end is logged.
+    async fn finish_or_log<F>(self: &Arc<Self>, gate: OwnedRwLockWriteGuard<()>, what: &str, work: impl FnOnce(Arc<Self>) -> F + Send)
     where
         F: Future<Output = Result<(), WriteError>> + Send + 'static,
     {
-        if let Err(error) = self.alone(work).await {
+        if let Err(error) = self.alone_with(gate, work).await {
             tracing::error!(key = %self.state.lock().key, %error, "a file that is open for writing: {what} failed");
         }
     }

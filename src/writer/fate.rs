@@ -111,7 +111,7 @@ impl Fate {
     pub fn check_is_here(&self) -> Result<(), WriteError> {
         match self {
             Self::Wanted | Self::Broken(_) | Self::Unwanted => Ok(()),
-            Self::HandedOver => Err(Interrupted::Ending.into()),
+            Self::HandedOver => Err(Interrupted::HandedOver.into()),
             Self::Lost => Err(WriteError::Lost),
         }
     }
@@ -130,7 +130,7 @@ impl Fate {
             Self::Wanted => Verdict::Store,
             Self::Unwanted => Verdict::Nothing,
             Self::Broken(error) => Verdict::Refuse(error.clone()),
-            Self::HandedOver => Verdict::Refuse(Interrupted::Ending.into()),
+            Self::HandedOver => Verdict::Refuse(Interrupted::HandedOver.into()),
             Self::Lost => Verdict::Refuse(WriteError::Lost),
         }
     }

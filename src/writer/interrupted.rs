@@ -16,6 +16,9 @@ pub enum Interrupted {
     Panicked,
     #[error("the daemon ended before this was done")]
     Ending,
+    /// Who asked gets the answer from the daemon that goes on with the file.
+    #[error("another daemon goes on with this file")]
+    HandedOver,
 }
 
 impl From<JoinError> for Interrupted {

@@ -40,7 +40,7 @@ use crate::spill::Guard;
 use crate::store::{Headers, Key, ObjectMeta, ObjectStore};
 use crate::units::ByteSize;
 
-pub use content::{Allocate, Content};
+pub use content::{Allocate, Content, Frozen};
 pub use error::WriteError;
 pub use interrupted::Interrupted;
 pub use landing::Landing;
@@ -181,11 +181,6 @@ impl Writer {
     /// From so many bytes on a write is worth being received into a landing.
     pub fn least_received(&self) -> usize {
         self.0.options.limits.received
-    }
-
-    /// The directory in which staged files lie.
-    pub fn kept_in(&self) -> std::path::PathBuf {
-        self.0.area.directory().to_owned()
     }
 
     /// Waits for uploads and aborts that go on by themselves.

@@ -94,8 +94,8 @@ fn no_answer() {
     (&files[2]).write_all(&pattern(20 << 20)).expect("it is taken");
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait().code(), Some(5), "{}", daemon.said());
-    daemon.wait_for("not in the bucket: dir-less, staged, streamed; kept in ");
-    daemon.wait_for("stores them: staged; --drain-timeout");
+    daemon.wait_for("not in the bucket: dir-less, staged, streamed; open, and left with their bytes to the daemon");
+    daemon.wait_for("goes on with the mount: staged; --drain-timeout");
     let failed: Value = serde_json::from_str(&fs::read_to_string(shared.path().join("error.json")).expect("it was written")).expect("JSON");
     assert_eq!((&failed["code"], &failed["reason"], &failed["paths"]), (&json!(5), &json!("not-written"), &json!(names)));
     assert_eq!(hear(&mut link).expect("it says so").0, json!({"failed": failed}));

@@ -98,8 +98,13 @@ impl Inner {
         let buffer = self.shared.share.buffer_to_send(length, &self.spare).await.map_err(|error| WriteError::Memory(Arc::new(error)))?;
         let mut sink = Fill { buffer, at: 0, end: length };
         if let Err(error) = self.get(&base.meta, &range, &mut sink).await {
-            let is_same = self.if_staged(|staged, _| staged.base.as_ref().is_some_and(|now| now.meta.etag == base.meta.etag));
-            // Else a commit has put another version there meanwhile: ours.
+            drop(sink);
+            if let WriteError::Stale(_) = error {
+                // A commit or a rename that is under way may be what has replaced or moved it, and will say so.
+                let _settled = self.gate.read().await;
+            }
+            let is_there = |now: &ObjectMeta| now.etag == base.meta.etag && now.key == base.meta.key;
+            let is_same = self.if_staged(|staged, _| staged.base.as_ref().is_some_and(|now| is_there(&now.meta)));
             return if is_same == Some(true) { Err(error) } else { Ok(None) };
         }
         let (inner, etag) = (Arc::clone(self), base.meta.etag);

@@ -27,7 +27,9 @@ impl Inner {
             if state.fate.is_handed_over() || (state.fate.is_wanted() && !state.unsaved) {
                 return Ok(true);
             }
-            if !self.shared.area.is_found() || state.owner.is_none() || !state.fate.is_wanted() {
+            let area = &self.shared.area;
+            let is_found = if matches!(state.kind, Kind::Staged(_)) { area.is_written_down() } else { area.is_found() };
+            if !is_found || state.owner.is_none() || !state.fate.is_wanted() {
                 return Ok(false);
             }
         }

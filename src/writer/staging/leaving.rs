@@ -21,6 +21,8 @@ pub enum Left {
     Dropped,
     /// Its bytes: the next mount of the same with the same directory takes care of them.
     Kept(PathBuf),
+    /// All of it, for the daemon that goes on with the mount and with the handles that are open.
+    HandedOver,
 }
 
 impl Inner {
