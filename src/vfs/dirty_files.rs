@@ -57,22 +57,9 @@ pub struct DirtyFile {
     state: Mutex<State>,
     /// Serializes commit, rename, unlink and end. Get it through [`DirtyFiles::turn`], which looks whether the file is still there.
     turn: Arc<tokio::sync::Mutex<()>>,
-    /// How many writes wait for memory, disk or network, and when the last of them was done.
-    waits: Mutex<(usize, Option<Instant>)>,
     /// A handle that reads through the kernel's pages was open while this file was: a write past the pages has to drop them.
     has_paged_readers: AtomicBool,
     record: Record,
-}
-
-/// A write that waits, from its creation to its drop.
-#[derive(Debug)]
-pub struct Waits<'a>(&'a DirtyFile);
-
-impl Drop for Waits<'_> {
-    fn drop(&mut self) {
-        let mut waits = self.0.waits.lock();
-        *waits = (waits.0 - 1, Some(Instant::now()));
-    }
 }
 
 /// A change of the content, from before its first byte is taken to its acknowledgement. A commit that ends meanwhile leaves the file dirty.
@@ -154,7 +141,6 @@ impl DirtyFile {
             content,
             state: Mutex::new(state),
             turn: Arc::default(),
-            waits: Mutex::default(),
             has_paged_readers: AtomicBool::new(false),
             record,
         })
@@ -293,18 +279,6 @@ impl DirtyFile {
             self.note(&state);
         }
         is_news
-    }
-
-    /// A write begins that may wait.
-    pub fn wait(&self) -> Waits<'_> {
-        self.waits.lock().0 += 1;
-        Waits(self)
-    }
-
-    /// Whether no write has waited for `time`.
-    pub fn is_quiet(&self, time: Duration) -> bool {
-        let (count, last) = *self.waits.lock();
-        count == 0 && last.is_none_or(|last| last.elapsed() >= time)
     }
 
     /// Whether no change is under way, and none has been for `time`.

@@ -61,7 +61,7 @@ impl Edits {
     async fn give_up_rest(&self, began: Instant, time: Duration) -> Vec<Lost> {
         let rest = time.saturating_sub(began.elapsed()).max(TAKING_BACK);
         let left: Vec<_> = self.names.dirty.all().into_iter().filter(|file| is_unstored(file)).collect();
-        let named = futures::future::join_all(left.iter().map(|file| Lost::of(file, may_be_stored(file), rest / 2))).await;
+        let named = futures::future::join_all(left.iter().map(|file| Lost::of(file, is_awaited(file), rest / 2))).await;
         let give_up = async {
             // After a commit that is under way, which may come to its end.
             futures::future::join_all(left.iter().map(|file| self.give_up(file))).await;
@@ -183,30 +183,25 @@ impl Edits {
         }
     }
 
-    async fn store_once(&self, file: &Arc<DirtyFile>) {
-        let Some(_turn) = self.names.dirty.turn(file).await else { return };
-        if file.fate() == Fate::Dirty
-            && let Err(error) = self.commit_in_turn(file).await
-        {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::warn!(key = %file.key(), %error, cause, "a file that is open could not be stored");
+    /// Stores `file`, as fsync would, if it is dirty. False: the store failed, which is logged.
+    async fn store_once(&self, file: &Arc<DirtyFile>) -> bool {
+        let Some(_turn) = self.names.dirty.turn(file).await else { return true };
+        if file.fate() != Fate::Dirty {
+            return true;
         }
+        let Err(error) = self.commit_in_turn(file).await else { return true };
+        let cause = std::error::Error::source(&error).map(ToString::to_string);
+        tracing::warn!(key = %file.key(), %error, cause, "a file that is open could not be stored");
+        false
     }
 
     /// Stores `file`, again and again as long as the store fails; the caller bounds the time.
     async fn store_open(&self, file: Arc<DirtyFile>, quiet: Duration) {
         // A writer that the store keeps waiting has not had its turn to be refused.
-        while !file.is_quiet(quiet) {
+        while !file.has_rested(quiet) {
             tokio::time::sleep(LOOK).await;
         }
-        while let Some(turn) = self.names.dirty.turn(&file).await {
-            if file.fate() != Fate::Dirty {
-                return;
-            }
-            let Err(error) = self.commit_in_turn(&file).await else { return };
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::warn!(key = %file.key(), %error, cause, "a file that is open could not be stored: trying again");
-            drop(turn);
+        while !self.store_once(&file).await {
             tokio::time::sleep(quiet.max(LOOK)).await;
         }
     }
@@ -217,12 +212,7 @@ fn is_unstored(file: &DirtyFile) -> bool {
     matches!(file.fate(), Fate::Dirty | Fate::Failed | Fate::Lost)
 }
 
-/// Whether they may still get there.
+/// Whether they may still get there without their writer: nothing of it was refused, and no close has reported that it is not stored.
 fn is_awaited(file: &DirtyFile) -> bool {
-    file.fate() == Fate::Dirty || DirtyFiles::is_in_turn(file)
-}
-
-/// Whether the next mount may store it without its writer: nothing of it was refused, and no close has reported that it is not stored.
-fn may_be_stored(file: &DirtyFile) -> bool {
     file.fate() == Fate::Dirty || DirtyFiles::is_in_turn(file)
 }

@@ -180,7 +180,7 @@ impl Edits {
     pub async fn write(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32) -> Result<()> {
         let (edit, file) = self.file_to_write(handle, thread).await?;
         {
-            let (_change, _waits) = (self.begin_change(&file, true)?, file.wait());
+            let _change = self.begin_change(&file, true)?;
             file.content.write(edit.place(&file.content, offset), data).await?;
         }
         self.after_write(&edit, &file).await;
@@ -194,7 +194,7 @@ impl Edits {
     pub async fn write_kept(&self, handle: HandleId, offset: u64, data: Bytes, thread: u32) -> Result<()> {
         let (edit, file) = self.file_to_write(handle, thread).await?;
         {
-            let (_change, _waits) = (self.begin_change(&file, true)?, file.wait());
+            let _change = self.begin_change(&file, true)?;
             file.content.write_kept(edit.place(&file.content, offset), data).await?;
         }
         self.after_write(&edit, &file).await;
@@ -208,7 +208,7 @@ impl Edits {
     pub async fn write_again(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32) -> Result<()> {
         let (edit, file) = self.file_to_write(handle, thread).await?;
         {
-            let (_change, _waits) = (self.begin_change(&file, true)?, file.wait());
+            let _change = self.begin_change(&file, true)?;
             let place = edit.place(&file.content, offset);
             // The kernel has one append of an inode under way at a time, and says where the file ended before it.
             let begun = place.checked_sub(offset).filter(|&begun| edit.appends && begun <= data.len() as u64).unwrap_or(0) as usize;

@@ -174,6 +174,7 @@ impl Files {
                 version.state = Arc::clone(&state);
                 version.modified = meta.modified;
                 version.has_returned = true;
+                version.in_pages = None;
             }
         }
         self.write_down_all(ino);
@@ -258,7 +259,7 @@ impl Files {
             // Before the handle is opened: pages are not proven by it.
             state.returns(0);
             let object = Arc::new(self.reader.open_quietly(&row.meta));
-            let version = Version { object, state, modified: row.meta.modified, ticket: 0, has_returned: true };
+            let version = Version { object, state, modified: row.meta.modified, ticket: 0, has_returned: true, in_pages: None };
             let file = OpenFile {
                 ino: row.ino,
                 direct: row.direct,
@@ -405,7 +406,7 @@ impl Files {
             // What was read before is in the kernel's pages, and if it is there no more the first read comes now.
             let was_read = opening.keeps_pages && !direct && state.has_returned();
             let object = Arc::new(if was_read { self.reader.open_quietly(meta) } else { self.reader.open(meta) });
-            let version = Version { object, state, modified: meta.modified, ticket: opening.ticket, has_returned: false };
+            let version = Version { object, state, modified: meta.modified, ticket: opening.ticket, has_returned: false, in_pages: None };
             let file = Arc::new(OpenFile { ino, direct, version: Mutex::new(version), was_read, told: OnceLock::new() });
             if opening.was_other {
                 self.take_along(&self.files_of(ino), &opening, None);
@@ -432,9 +433,11 @@ impl Files {
         for file in others {
             let mut version = file.version.lock();
             if opening.meta.size < version.object.size() {
-                // As in `move_on`: it asks with the old size. It reads no more.
+                // As in `move_on`: it asks with the old size. It reads no more, but for pages that others fill.
                 version.has_returned = true;
+                version.in_pages = Some(Arc::clone(&opening.state));
             } else {
+                version.in_pages = None;
                 version.object = Arc::new(self.reader.open_quietly(&opening.meta));
                 version.state = Arc::clone(&opening.state);
                 version.modified = opening.meta.modified;

@@ -2,7 +2,8 @@
 //! removes a file shares the lock of its key. Pure bookkeeping: nothing is sent and nothing is known about files here.
 //!
 //! Invariants: all keys of a rename are locked in one step, so two renames cannot wait for each other. A key is locked before the turn of the
-//! dirty file of that name is waited for, never after.
+//! dirty file of that name is waited for, never after, and nothing that shares a key waits for another one: so a rename that waits is passed by
+//! nothing that begins later.
 
 use std::collections::HashMap;
 
@@ -24,6 +25,8 @@ struct State {
     shared: HashMap<Key, usize>,
     /// What each rename under way has locked.
     exclusive: Vec<[Key; 2]>,
+    /// What renames wait for.
+    wanted: Vec<[Key; 2]>,
 }
 
 /// A key that no rename touches while this lives.
@@ -31,6 +34,12 @@ struct State {
 pub(super) struct SharedName<'a> {
     locks: &'a NameLocks,
     key: Key,
+}
+
+/// Keys that a rename waits for, until it has them or has left.
+struct Wanted<'a> {
+    locks: &'a NameLocks,
+    keys: &'a [Key; 2],
 }
 
 /// Two names, and all below those that end in `/`, that belong to one rename while this lives.
@@ -41,7 +50,7 @@ pub(super) struct ExclusiveNames<'a> {
 }
 
 impl NameLocks {
-    /// Waits until no rename has locked `key`.
+    /// Waits until no rename has locked `key`, or waits for it.
     pub async fn share(&self, key: &Key) -> SharedName<'_> {
         loop {
             let mut released = std::pin::pin!(self.released.notified());
@@ -55,7 +64,7 @@ impl NameLocks {
 
     fn try_share(&self, key: &Key) -> Option<SharedName<'_>> {
         let state = &mut *self.state.lock();
-        if state.exclusive.iter().flatten().any(|locked| overlap(locked, key)) {
+        if state.exclusive.iter().chain(&state.wanted).flatten().any(|locked| overlap(locked, key)) {
             return None;
         }
         *state.shared.entry(key.clone()).or_default() += 1;
@@ -64,6 +73,11 @@ impl NameLocks {
 
     /// Waits until none of `keys`, and nothing below those that end in `/`, is locked or in use.
     pub async fn lock(&self, keys: [Key; 2]) -> ExclusiveNames<'_> {
+        if let Some(locked) = self.try_lock(&keys) {
+            return locked;
+        }
+        self.state.lock().wanted.push(keys.clone());
+        let _wanted = Wanted { locks: self, keys: &keys };
         loop {
             let mut released = std::pin::pin!(self.released.notified());
             released.as_mut().enable();
@@ -104,6 +118,17 @@ impl Drop for SharedName<'_> {
                 state.shared.remove(&self.key);
             }
         }
+        self.locks.released.notify_waiters();
+    }
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        let state = &mut *self.locks.state.lock();
+        if let Some(at) = state.wanted.iter().position(|keys| keys == self.keys) {
+            state.wanted.swap_remove(at);
+        }
+        // One that has left without the keys has kept others waiting.
         self.locks.released.notify_waiters();
     }
 }
@@ -154,6 +179,26 @@ mod tests {
         drop(renaming);
         assert!(locks.try_lock(&keys("e/a", "f")).is_some());
         assert!(locks.state.lock().shared.is_empty() && locks.state.lock().exclusive.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_rename_that_waits_is_not_passed_by_what_comes_later() {
+        let (locks, key) = (NameLocks::default(), Key::from("d/a"));
+        let first = locks.share(&key).await;
+        let mut renaming = Box::pin(locks.lock([Key::from("d/"), Key::from("e/")]));
+        assert!(futures::poll!(&mut renaming).is_pending());
+        assert!(locks.try_share(&key).is_none() && locks.try_share(&Key::from("f")).is_some());
+        // One that leaves is waited for by nothing.
+        drop(renaming);
+        let second = locks.try_share(&key);
+        assert!(second.is_some());
+        let mut renaming = Box::pin(locks.lock([Key::from("d/"), Key::from("e/")]));
+        assert!(futures::poll!(&mut renaming).is_pending());
+        drop((first, second));
+        let renaming = renaming.await;
+        assert!(locks.try_share(&key).is_none());
+        drop(renaming);
+        assert!(locks.try_share(&key).is_some() && locks.state.lock().wanted.is_empty());
     }
 
     #[tokio::test(start_paused = true)]

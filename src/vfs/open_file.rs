@@ -35,6 +35,8 @@ pub(super) struct Version {
     pub ticket: u64,
     /// Bytes of it were returned through this handle.
     pub has_returned: bool,
+    /// A shorter version whose pages the kernel may show to this handle, which cannot move on to it: it counts as a reader of that.
+    pub in_pages: Option<Arc<VersionState>>,
 }
 
 /// A read that has begun.

@@ -38,7 +38,7 @@ impl Edits {
     /// EEXIST when it is there and must not, EISDIR, ENAMETOOLONG.
     pub async fn create(&self, parent: Inode, name: &[u8], mode: u16, access: Access, caller: Caller) -> Result<(Entry, Opened)> {
         self.check_open()?;
-        let (path, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
+        let (path, shared) = self.share_name(|| self.names.path(parent, name)).await?;
         // The kernel has just looked the name up: a request is sent only when the cache has something under it.
         let there = match self.names.dirty.named(path.as_bytes()) {
             Some(_) => true,
@@ -49,6 +49,7 @@ impl Edits {
             },
         };
         if there {
+            drop(shared);
             return if access.exclusive { Err(Error::Exists) } else { self.create_existing(parent, name, access, caller).await };
         }
         let ino = self.names.inodes.lock().remember(parent, &path);
@@ -61,6 +62,7 @@ impl Edits {
         let file = self.names.dirty.begin(ino, path.clone(), content, beginning, None);
         if self.names.dirty.insert(&file).is_err() {
             // Another thread of this mount has made it since.
+            drop(shared);
             self.give_back(ino, true).await;
             self.names.forget(ino, 1);
             return if access.exclusive { Err(Error::Exists) } else { self.create_existing(parent, name, access, caller).await };

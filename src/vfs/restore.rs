@@ -5,6 +5,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use futures::{FutureExt, StreamExt, stream};
+
 use super::Inode;
 use super::dirty_files::Fate;
 use super::edits::{EditHandle, Edits};
@@ -12,6 +14,9 @@ use super::files::HandleId;
 use super::record::{Answered, DirtyRow, EditRow};
 use crate::store::Key;
 use crate::writer::Content;
+
+/// Handles that are restored at a time: each may need a request.
+const AT_ONCE: usize = 64;
 
 impl Edits {
     /// See the module. For before the first request, and after the files that are only read. Uploads of what was closed go on in tasks of their own.
@@ -21,10 +26,11 @@ impl Edits {
             self.names.dirty.open_handle(row.ino, row.may_write);
         }
         let lost = self.restore_files().await;
-        for (handle, row) in rows {
-            self.files.number_from(HandleId(handle.0 + 1));
-            self.restore_handle(handle, row, &lost).await;
+        if let Some(last) = rows.iter().map(|(handle, _)| handle.0).max() {
+            self.files.number_from(HandleId(last + 1));
         }
+        let restored = rows.into_iter().map(|(handle, row)| self.restore_handle(handle, row, &lost).boxed());
+        stream::iter(restored.collect::<Vec<_>>()).buffer_unordered(AT_ONCE).for_each(std::future::ready).await;
         for ino in lost.into_keys() {
             self.names.record.drop_dirty(ino);
         }

@@ -65,7 +65,9 @@ impl Edits {
 
     async fn set_size_of_opened(&self, ino: Inode, size: u64) -> Result<()> {
         let file = if size == 0 { self.begin_empty(ino).await? } else { self.begin_edit(ino).await? };
-        self.truncate_file(&file, size).await?;
+        if size > 0 {
+            self.truncate_file(&file, size).await?;
+        }
         // With other writers their close commits it.
         if self.names.dirty.writers(ino) > 1 { Ok(()) } else { self.commit(&file).await }
     }

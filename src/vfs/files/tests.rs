@@ -161,3 +161,25 @@ async fn one_that_reads_past_the_pages_does_not_move_on_beside_one_that_reads_th
     let (stale, _) = tokio::join!(at(second, SIZE - 4095), told(&files));
     assert!(matches!(stale, Err(Error::Stale(_))), "{stale:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_that_stays_with_a_longer_version_counts_as_a_reader_of_the_pages_of_the_next() {
+    let store = Memory::default();
+    store.put("a", "the longer one");
+    let (names, files) = mounted(store.clone());
+    let ino = listed(&names).await;
+    let first = files.try_open(ino, false).unwrap().unwrap();
+    store.put("a", "shorter");
+    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    let (second, _) = tokio::join!(files.open(ino, false), told(&files));
+    let second = second.unwrap();
+    assert_eq!(content(&files, second).await, b"shorter");
+    files.release(second.handle);
+    // What the first handle reads may come from pages that the second one has filled.
+    store.put("a", "the next");
+    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    assert!(matches!(files.open(ino, false).await, Err(Error::Retired)));
+    files.release(first.handle);
+    let (third, _) = tokio::join!(files.open(ino, false), told(&files));
+    assert_eq!(content(&files, third.unwrap()).await, b"the next");
+}
