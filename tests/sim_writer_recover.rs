@@ -412,9 +412,9 @@ async fn content_handed_over_takes_nothing_and_may_be_given_up() {
         let (store, disk, daemon) = kept_daemon();
         let content = half_written(&daemon).await;
         assert!(content.hand_over(PATIENCE).await && content.is_dirty());
-        let ending = |result: Result<(), WriteError>| matches!(result, Err(WriteError::Interrupted(Interrupted::Ending)));
-        assert!(ending(content.write(3500, b"x").await) && ending(content.truncate(0).await) && ending(content.truncate(10).await));
-        assert!(ending(content.read(0, 1).await.map(drop)) && ending(content.commit(Condition::Any).await.map(drop)));
+        let left = |result: Result<(), WriteError>| matches!(result, Err(WriteError::Interrupted(Interrupted::HandedOver)));
+        assert!(left(content.write(3500, b"x").await) && left(content.truncate(0).await) && left(content.truncate(10).await));
+        assert!(left(content.read(0, 1).await.map(drop)) && left(content.commit(Condition::Any).await.map(drop)));
         assert_eq!((store.uploads().len(), disk.files().len()), (1, 3));
         assert_eq!(content.leave_on_disk(false, PATIENCE).await, Left::Nothing);
         if is_lost {
