@@ -327,7 +327,7 @@ fn refused_write_fails_each_commit_until_the_file_is_emptied() {
             let error = content.commit(Condition::Any).await.unwrap_err();
             assert!(matches!(error, WriteError::Store(error) if error.kind == ErrorKind::AccessDenied));
             assert!(content.is_dirty() && !content.is_lost());
-            // Shorter is not anew.
+            // Cut, not emptied.
             content.truncate(100).await.unwrap();
         }
         content.truncate(0).await.unwrap();
@@ -362,7 +362,7 @@ async fn run_panic(way: Way, op: Op, nth: usize) -> bool {
     let committed = tokio::time::timeout(limit, content.commit(Condition::Any)).await.expect("no commit waits for ever");
     let hit = seen.load(Ordering::Relaxed) >= nth;
     case.store.clear_faults();
-    // Taking away what nobody needs is no part of what a commit promises; the log names what stays.
+    // Removing what is not needed any more is no part of what a commit promises; the log names what stays.
     let clears_up = matches!(op, Op::AbortUpload | Op::Delete | Op::Head);
     if hit && changed.is_ok() && !clears_up {
         let error = committed.expect_err(&what);

@@ -181,7 +181,7 @@ async fn run(existing: Option<usize>, changes: Vec<Change>, largest_copy: u64, l
                 rename(&store, &content, &mut model, to).await;
             }
             Change::HandOver => {
-                // What was stored early is told of by nobody after it.
+                // No later commit reports what was stored early.
                 if let Some(bytes) = store.content(model.key()) {
                     model.objects.insert(model.key(), bytes.to_vec());
                 }

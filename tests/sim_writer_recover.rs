@@ -351,7 +351,7 @@ async fn stream_that_no_daemon_goes_on_with_is_aborted_and_reported() {
         kept(&recover(&store, &disk).await, "still being written");
         assert!(store.uploads().is_empty() && store.keys().is_empty());
     }
-    // Who comes too late is told: nothing shorter is made of it.
+    // A late commit fails: nothing shorter is made of it.
     let next = next_daemon(&store, &disk);
     let content = next.take_over(&[7].into()).await.remove(&7).unwrap();
     assert!(content.commit(Condition::Any).await.is_err() && content.commit(Condition::Any).await.is_err());

@@ -1,6 +1,6 @@
 //! Answers that are owed to the kernel. Invariant: every request that waits gets exactly one answer. It is owed by [`Owed`] until a [`Reply`]
-//! takes that over; either of them answers EIO when it is dropped, also by a panic. What was interrupted meanwhile has been answered already, which
-//! whoever comes later is told.
+//! takes that over; either of them answers EIO when it is dropped, also by a panic. What was interrupted meanwhile has been answered already, and
+//! each later attempt to answer it learns that.
 
 use std::cell::Cell;
 use std::collections::HashMap;

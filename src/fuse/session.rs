@@ -2,7 +2,7 @@
 //!
 //! Invariants: what this process mounted it unmounts, by name and only while it is still there; a descriptor that was
 //! passed in is served and never unmounted. A thread that cannot read requests any more ends the session at once: requests that only it could
-//! answer would wait for ever.
+//! answer would never be answered.
 
 use std::fmt;
 use std::io;

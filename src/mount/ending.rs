@@ -1,4 +1,4 @@
-//! How a mount ends: asked by a signal, because somebody unmounted it, or because requests cannot be read any more. What was written goes to the
+//! How a mount ends: asked by a signal, because it was unmounted from outside, or because requests cannot be read any more. What was written goes to the
 //! bucket first, while requests are still answered; then the mount goes, if it is ours. A mount that failed is left to the next daemon where there is one. Invariant: what is not in the bucket when the process ends is named.
 
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ enum Asked {
 }
 
 impl Mounted {
-    /// Serves until a signal asks for the end, somebody unmounts, the keeper wishes for another daemon, or requests cannot be read any more.
+    /// Serves until a signal asks for the end, the mount is taken away, the keeper wishes for another daemon, or requests cannot be read any more.
     pub fn serve(&mut self) -> End {
         let reason = loop {
             let runtime = self.runtime.as_ref().expect("only drop takes the runtime");

@@ -35,7 +35,7 @@ pub enum WarmError {
 }
 
 impl Reader {
-    /// Has all of an object on the disk. `hear` is told of every few MiB that are there now. An object that is brought whole is compared with the sum
+    /// Has all of an object on the disk. Calls `hear` for every few MiB that are there now. An object that is brought whole is compared with the sum
     /// that the store tells of it, and brought once more when they differ.
     ///
     /// # Errors

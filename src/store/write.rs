@@ -106,7 +106,7 @@ pub struct Details {
     pub version_id: Option<String>,
     /// Of its content, when the store keeps it.
     pub crc64: Option<Crc64>,
-    /// What proves its content when it is read whole: the same, or what else the store has. None: it has nothing, or nobody is to look.
+    /// What proves its content when it is read whole: the same, or what else the store has. `None` where it has nothing, or where reads are not verified.
     pub sum: Option<ObjectSum>,
     /// Where it leads, when it is a symbolic link.
     pub symlink: Option<Vec<u8>>,

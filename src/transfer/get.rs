@@ -69,7 +69,7 @@ pub enum Sum {
     Known(Crc64),
     /// One that cannot be put together out of those of parts.
     Told(ObjectSum),
-    /// Nobody has asked yet: that of one request comes with it.
+    /// Not known yet: the sum of an object that takes one request comes with it.
     Unknown,
     /// There is one of that kind. It is asked for while the bytes come.
     Ask(Polynomial),

@@ -198,9 +198,7 @@ impl Edits {
     pub fn not_to_be_left(&self) -> Vec<Key> {
         let is_lost = |file: &DirtyFile| match file.fate() {
             Fate::Saved | Fate::Lost => false,
-            Fate::Dirty | Fate::Failed => {
-                !(file.content.is_staged() || file.holds_nothing())
-            }
+            Fate::Dirty | Fate::Failed => !(file.content.is_staged() || file.holds_nothing()),
             Fate::Unwanted => self.has_writers(file.ino),
         };
         self.names.dirty.all().iter().filter(|file| is_lost(file)).map(|file| file.key()).collect()

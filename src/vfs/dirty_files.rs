@@ -136,14 +136,7 @@ pub enum Beginning {
 impl DirtyFile {
     fn new(ino: Inode, content: Arc<Content>, state: State, record: Record) -> Arc<Self> {
         content.belong_to(ino.0);
-        Arc::new(Self {
-            ino,
-            content,
-            state: Mutex::new(state),
-            turn: Arc::default(),
-            has_paged_readers: AtomicBool::new(false),
-            record,
-        })
+        Arc::new(Self { ino, content, state: Mutex::new(state), turn: Arc::default(), has_paged_readers: AtomicBool::new(false), record })
     }
 
     pub fn key(&self) -> Key {
@@ -213,7 +206,7 @@ impl DirtyFile {
         self.state.lock().writes
     }
 
-    /// The file was emptied by the one change that is under way, which began when there were so many `writes`: nothing that was written before
+    /// The file was emptied by the one change that is under way, which began when there were `writes` writes: nothing that was written before
     /// counts any more.
     pub fn on_emptied(&self, writes: u64) {
         let mut state = self.state.lock();

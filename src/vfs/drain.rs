@@ -1,5 +1,5 @@
 //! The end of a mount that can be written to: nothing new is taken, and what was taken goes to the bucket. Invariants: it takes no longer than its
-//! limit; a file is stored with all that was acknowledged to its writer, or is named as lost; what of the lost lies in a directory that outlives
+//! limit; a file is stored with all that was acknowledged to its writer, or is named as lost; what of the lost is staged in a directory that outlives
 //! the mount stays there. Every later write, fsync and close of a lost file fails, also through the daemon that goes on with the mount.
 
 use std::collections::HashSet;
@@ -129,7 +129,7 @@ impl Edits {
     async fn leave_file(&self, file: Arc<DirtyFile>, patience: Duration) -> Option<Lost> {
         let until = Instant::now() + patience;
         let begun = async {
-            // A change that had begun is a part of what is left, and who asked for a commit is told how it ended.
+            // A change that had begun is a part of what is left, and a commit that was asked for reports how it ended.
             while !file.has_rested(Duration::ZERO) {
                 tokio::time::sleep(LOOK).await;
             }

@@ -261,12 +261,7 @@ impl Edits {
     }
 
     /// What is open below a directory that was renamed goes on under the new names.
-    async fn move_along(
-        &self,
-        dirty: Vec<Held>,
-        (source, objects): (&Key, &[ObjectMeta]),
-        (target, moved): (&Key, &[ObjectMeta]),
-    ) {
+    async fn move_along(&self, dirty: Vec<Held>, (source, objects): (&Key, &[ObjectMeta]), (target, moved): (&Key, &[ObjectMeta])) {
         for (object, meta) in objects.iter().zip(moved) {
             if let Some(ino) = self.names.known_inode(&meta.key) {
                 self.files.on_rename(ino, &object.etag, meta);

@@ -98,7 +98,7 @@ impl VersionState {
             return false;
         }
         self.returned.store(true, Ordering::SeqCst);
-        // Again, now that everybody can see that bytes are returned: `Known::see` looks in the other order.
+        // Again, after `returned` was set: `Known::see` reads the two flags in the other order.
         if self.is_superseded() {
             return false;
         }

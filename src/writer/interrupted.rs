@@ -16,7 +16,7 @@ pub enum Interrupted {
     Panicked,
     #[error("the daemon ended before this was done")]
     Ending,
-    /// Who asked gets the answer from the daemon that goes on with the file.
+    /// The daemon that goes on with the file answers the request.
     #[error("another daemon goes on with this file")]
     HandedOver,
 }

@@ -19,7 +19,7 @@ use crate::store::Body;
 const READY: usize = 2;
 
 /// Bytes that have left their slot. Dropped before it has landed, because its task panicked, was cancelled or never ran, it puts them back:
-/// what waits for the part would wait for ever. Not to be dropped under the lock of the state.
+/// what waits for the part would never go on. Not to be dropped under the lock of the state.
 #[derive(Debug)]
 pub(super) struct Flight {
     inner: Arc<Inner>,

@@ -31,6 +31,7 @@ pub fn trials() -> Vec<Trial> {
         matrix("ending_by_kill_with_successor_says_what_is_lost", Kill, Sidecars),
         matrix("ending_by_kill_under_a_supervisor_says_what_is_lost", Kill, UnderSupervisor),
         matrix("ending_by_oom_alone_says_what_is_lost", OutOfMemory, Alone),
+        matrix("ending_by_oom_with_successor_says_what_is_lost", OutOfMemory, Sidecars),
         matrix("ending_by_oom_under_a_supervisor_says_what_is_lost", OutOfMemory, UnderSupervisor),
     ]
 }
@@ -475,7 +476,7 @@ impl<'a> Served<'a> {
         kill_process(pid, signal).expect("it is a process of ours");
     }
 
-    /// Waits until the daemon has ended; how is only known of one that nobody else waits for.
+    /// Waits until the daemon has ended; its exit code is known only where no other process waits for it.
     fn wait(&mut self) -> Option<ExitStatus> {
         match self {
             Self::Alone(mount) => Some(mount.wait()),
@@ -527,7 +528,10 @@ fn run(ending: Ending, arrangement: Arrangement) {
     let words = [&format!("--upload-part-size={PART}"), time, "--retries=2", MEMORY_LIMIT];
     let mut served = match &kept {
         Some(kept) => {
-            let handed = Handed::new(&server, kept).with(&words);
+            let mut handed = Handed::new(&server, kept).with(&words);
+            if let Some(cgroup) = &cgroup {
+                handed = handed.in_cgroup(&cgroup.path);
+            }
             let daemon = handed.start();
             Served::Sidecars { handed, daemon }
         }
@@ -577,7 +581,7 @@ fn run(ending: Ending, arrangement: Arrangement) {
         for column in &mut columns {
             scope.spawn(|| {
                 let answers = column.go_on();
-                // What is staged lies on the disk: nothing of it is lost with the daemon.
+                // Staged bytes are on the disk: none of them are lost with the daemon.
                 let survives = matches!(ending, Ending::Kill | Ending::OutOfMemory) && arrangement != Arrangement::Alone;
                 let is_staged = column.content == Content::Staged && column.when == When::JustDone && column.call != Call::Unlink;
                 if survives && is_staged && !answers.iter().all(|(_, answer)| answer.is_ok()) {

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
@@ -15,6 +15,7 @@ use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process_group};
 use windlass::handover::{Keeper, Message, Place, Report};
 
+use crate::support::cgroup::command_in;
 use crate::support::disturbed::{objects, while_reading};
 use crate::support::keeper::Kept;
 use crate::support::mounts::{PATIENCE, POLL, trial_as_root};
@@ -33,6 +34,7 @@ pub struct Handed<'a> {
     kept: &'a Kept,
     keeper: Arc<Mutex<Keeper>>,
     words: Vec<String>,
+    cgroup: Option<PathBuf>,
 }
 
 /// A daemon of it. Dropped, it is gone.
@@ -47,7 +49,7 @@ impl<'a> Handed<'a> {
         let mut descriptors: Vec<OwnedFd> = vec![kept.device().as_fd().try_clone_to_owned().unwrap()];
         descriptors.extend(kept.clones(3));
         let message = Message { bucket: format!("s3://{BUCKET}"), ..Message::default() };
-        Self { server, kept, keeper: Arc::new(Mutex::new(Keeper::new(descriptors, message))), words: Vec::new() }
+        Self { server, kept, keeper: Arc::new(Mutex::new(Keeper::new(descriptors, message))), words: Vec::new(), cgroup: None }
     }
 
     /// Its daemons get `words` too.
@@ -55,15 +57,20 @@ impl<'a> Handed<'a> {
         Self { words: words.iter().map(|word| (*word).to_owned()).collect(), ..self }
     }
 
+    /// Its daemons run inside a cgroup.
+    pub fn in_cgroup(self, path: &Path) -> Self {
+        Self { cgroup: Some(path.to_owned()), ..self }
+    }
+
     /// Starts a daemon, and waits until it answers.
     pub fn start(&self) -> Sidecar {
         let socket = self.kept.beside("mount.sock");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+        let mut command = command_in(self.cgroup.as_deref(), env!("CARGO_BIN_EXE_windlass"));
         command.arg("mount").arg(format!("--fd-socket=connect:{}", socket.display())).arg("--foreground").args(self.options());
         self.start_at(&socket, command)
     }
 
-    /// What each daemon is told besides where its mount comes from.
+    /// Options of each daemon in addition to where its mount comes from.
     pub fn options(&self) -> Vec<String> {
         let disk = format!("--spill-dir={}", self.kept.beside("disk").display());
         let place = ["--path-style".to_owned(), format!("--region={REGION}"), format!("--endpoint={}", self.server.endpoint()), disk];
@@ -129,7 +136,7 @@ impl Sidecar {
 
 impl Drop for Sidecar {
     fn drop(&mut self) {
-        // One that was waited for has no process any more, and its number may be somebody else's.
+        // One that was waited for has no process any more, and its number may belong to another process.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = kill_process_group(self.pid(), Signal::KILL);
             let _ = self.child.wait();

@@ -1,6 +1,6 @@
 //! Models that explore schedules: sources of src/vfs with the atomics and locks of a scheduler, between a kernel, a store and other clients that are played
 //! here. Each schedule is one run of some threads in an order that is chosen at random; `MODEL_SCHEDULES` says how many there are, and a failure prints how
-//! to see that one again. Invariant: each promise of a model has a fault beside it that breaks it, and the model finds that.
+//! to see that one again. Invariant: each promise of a model has a fault that breaks it, and the model finds that.
 
 mod mount;
 mod reading;

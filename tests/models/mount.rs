@@ -26,7 +26,7 @@ pub enum Fault {
     KeepsPages,
     /// A reply to open counts as proof that the kernel has dropped its pages.
     ProvenByOpen,
-    /// Whatever answer of the store came last is believed, not what was asked last.
+    /// The answer of the store that came last counts, not the one that was asked for last.
     OrderOfAnswers,
     /// A read looks whether its version is current before its bytes are there, and not again.
     LooksOnce,
@@ -59,7 +59,7 @@ pub enum Refused {
     Absent,
     /// ESTALE of an open: the name has to be looked up again.
     Retired,
-    /// The mount is told to look again: another handle has moved this one on.
+    /// The read has to look again: another handle has moved this one on.
     Lost,
 }
 
@@ -377,7 +377,7 @@ impl Mount {
         let fresh = self.ask();
         // The next version may be shorter, which the kernel could not be told.
         let stays = fresh.is_err() || !file.direct && thread_rng().gen_bool(0.2);
-        // The kernel is told.
+        // Notify the kernel.
         yield_now();
         let mut versions = self.versions.lock();
         let mut version = file.version.lock();

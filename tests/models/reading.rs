@@ -37,7 +37,7 @@ const SEED: u64 = 19;
 /// How many threads may be switched against their priority in one schedule (the depth of PCT).
 const DEPTH: usize = 3;
 
-/// What happens beside the readers.
+/// What happens while the readers run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Scene {
     readers: usize,
@@ -47,7 +47,7 @@ struct Scene {
     replaced: usize,
     /// The object is removed too, and contents come back under their old ETag.
     comes_back: bool,
-    /// Times that this mount writes the file anew.
+    /// Times that this mount replaces the content.
     written: usize,
     /// Times that the kernel forgets what it can.
     forgotten: usize,
@@ -141,7 +141,7 @@ impl World {
             (promised.acknowledged.0, promised.returned, promised.lost.clone())
         };
         let direct = thread_rng().gen_bool(0.2);
-        // The kernel asks for the name once more when it is told ESTALE.
+        // The kernel asks for the name once more after ESTALE.
         [false, true].into_iter().find_map(|again| {
             let (ino, inode) = self.walk(again)?;
             let opened = self.mount.open(ino, direct).ok()?;
@@ -231,7 +231,7 @@ impl World {
         }
         drop(dentries);
         for (ino, lookups) in forgotten {
-            // What is forgotten is told some time.
+            // The kernel is notified of what was forgotten at some point.
             pause();
             self.mount.forget(ino, lookups);
         }

@@ -1,4 +1,4 @@
-//! Trials that end: a daemon which answers no more is killed, so that whoever waits for it in the kernel gets an error, and the trial fails.
+//! Trials that end: a daemon which answers no more is killed, so that requests that wait in the kernel fail, and the trial fails.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};

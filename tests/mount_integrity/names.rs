@@ -31,7 +31,7 @@ pub fn trials() -> Vec<Trial> {
 const THREADS: u64 = 16;
 const NAMES: u64 = 300;
 
-/// A content that says who wrote it and that it is whole.
+/// Content that names its writer and carries a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Stamp {
     writer: u64,
@@ -128,7 +128,7 @@ impl Storm<'_> {
         fs::rename(&temporary, &name)
     }
 
-    /// Whoever reads a name finds one whole content, or that it was replaced meanwhile.
+    /// A read of a name finds one whole content, or that it was replaced meanwhile.
     fn look(&self, path: &Path) -> Result<(), String> {
         let mut content = Vec::new();
         match File::open(path).and_then(|mut file| file.read_to_end(&mut content)) {

@@ -62,7 +62,7 @@ impl Program {
     /// Runs it to its end.
     #[track_caller]
     pub fn ends(mut self) -> Ended {
-        // Files, not pipes: nobody has to read them while it runs.
+        // Files, not pipes: these need no reader while it runs.
         let (stdout, stderr) = (tempfile::tempfile().expect("there is room"), tempfile::tempfile().expect("there is room"));
         let copy = |file: &File| Stdio::from(file.try_clone().expect("there are descriptors left"));
         self.command.stdin(Stdio::null()).stdout(copy(&stdout)).stderr(copy(&stderr)).process_group(0);

@@ -39,7 +39,7 @@ fn size_elsewhere(path: &Path) -> u64 {
     Program::new("stat").arg("-L").arg("-c").arg("%s").arg(path).succeeds().trim().parse().expect("a number")
 }
 
-/// Everybody sees a file of `size` bytes.
+/// Every way to ask shows a file of `size` bytes.
 #[track_caller]
 fn assert_size(file: &File, path: &Path, size: u64, when: &str) {
     let sizes = [file.metadata().expect("it is open").len(), fs::metadata(path).expect("it is there").len(), size_elsewhere(path)];

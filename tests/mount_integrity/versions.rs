@@ -341,7 +341,7 @@ fn opens_at_once(next_size: fn(usize, &mut StdRng) -> usize) {
 /// What comes between a version and the same one with the same tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Between {
-    /// Another one, which only whoever had the first open finds out.
+    /// Another version, which only a handle of the first one detects.
     Unopened,
     /// Another one, which is opened and read.
     Read,
@@ -366,7 +366,7 @@ fn tag_returns(between: Between) {
                 Between::Unopened | Between::Read => put(2),
                 Between::Deleted => assert!(server.delete("object")),
             }
-            // Far beyond what was fetched ahead: whoever has it open finds out.
+            // Far beyond what was fetched ahead: the open handle detects it.
             assert!(matches!(opens[0].read(12 * MIB, MIB), Err(Wrong::Stale)), "the first one is gone");
             std::thread::sleep(Duration::from_millis(250));
             if between == Between::Read {

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 /// A cgroup of our own with a limit.
@@ -49,9 +50,17 @@ impl Cgroup {
     }
 }
 
+/// A command that runs `program` in the cgroup at `path`, where there is one.
+pub fn command_in(path: Option<&Path>, program: &str) -> Command {
+    let Some(path) = path else { return Command::new(program) };
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "echo 0 > \"$0/cgroup.procs\" && exec \"$@\""]).arg(path).arg(program);
+    shell
+}
+
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // Whoever was in it ended before; the kernel needs a moment.
+        // Its processes ended before; the kernel needs a moment.
         for _ in 0..100 {
             if fs::remove_dir(&self.path).is_ok() {
                 return;

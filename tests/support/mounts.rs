@@ -13,6 +13,7 @@ use libtest_mimic::{Completion, Trial};
 use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
+use super::cgroup::command_in;
 use super::s3_server::{BUCKET, REGION, S3Server};
 
 /// Longest wait for a mount to answer or a daemon to end, and how often to look: what takes longer hangs, also on a machine that others keep busy.
@@ -208,12 +209,7 @@ impl<'a> Daemon<'a> {
                 python.args(["-c", UNREADABLE]).arg(program);
                 python
             }
-            None => Command::new(program),
-            Some(cgroup) => {
-                let mut shell = Command::new("sh");
-                shell.args(["-c", "echo 0 > \"$0/cgroup.procs\" && exec \"$@\""]).arg(cgroup).arg(program);
-                shell
-            }
+            cgroup => command_in(cgroup.as_deref(), program),
         };
         command.arg("mount").arg(&self.source).arg(directory).args(["--foreground", "--path-style", "--region", REGION]);
         command.args(["--endpoint", &self.endpoint]).arg("--ready-file").arg(ready).args(&self.arguments);

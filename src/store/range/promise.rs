@@ -12,7 +12,7 @@ pub(super) struct Conditions(pub Vec<(HeaderName, HeaderValue)>);
 
 impl Conditions {
     /// With `is_matched` the server is to compare the version; [`check`] compares it in any case. With `is_whole` the range is all of the object and
-    /// is not named: S3, MinIO and moto tell the sum of an object only to those who ask for no range.
+    /// is not named: S3, MinIO and moto return the sum of an object only for a request without a range.
     pub fn new(request: &RangeRequest, is_matched: bool, is_whole: bool) -> Result<Self> {
         let Range { start, end } = request.range;
         if request.etag.as_str().is_empty() {

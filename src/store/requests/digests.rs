@@ -21,7 +21,7 @@ use crate::store::{Body, Polynomial};
 /// Bytes that all sums are made of while the processor has them in its cache.
 const STEP: usize = 32 << 10;
 
-/// What is made of a body beside its CRC-64.
+/// Digests of a body that are computed in addition to its CRC-64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extra {
     /// For Content-MD5, and for the ETag of the answer.

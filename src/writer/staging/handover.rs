@@ -109,7 +109,7 @@ pub(super) fn restore(shared: &Arc<Shared>, key: Key, entry: &Entry, stream: &St
         let state = &mut *content.inner.state.lock();
         (state.size, state.owner, state.must_be_new) = (entry.size, entry.owner, entry.must_be_new);
         state.known.extend(entry.etag());
-        // How long the object is nobody asks of what replaces it.
+        // The size of an object that is replaced is never used.
         state.object = entry.etag().map(|etag| ObjectMeta { key, size: 0, etag, modified: SystemTime::now() });
         state.kind = Kind::Streaming(restored);
     }

@@ -20,7 +20,7 @@ use crate::writer::parts::Sizes;
 /// Of what this program writes; another number is left alone.
 const VERSION: u32 = 1;
 
-/// Of a stream: who does not know that most of it is with the store must not take it for a file of zeros.
+/// Present for a stream: a reader of this description that ignores it would take the parts that the store has for zeros.
 const STREAM_VERSION: u32 = 2;
 
 /// See the module.
