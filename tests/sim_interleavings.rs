@@ -69,10 +69,15 @@ impl Mount {
 
     /// One that writes down what is open.
     fn lasting(store: &Memory) -> Self {
+        Self::lasting_with(store, writing(None).limits)
+    }
+
+    fn lasting_with(store: &Memory, limits: Limits) -> Self {
         store.set_least_part(PART as u64);
         let directory = tempfile::tempdir().expect("there is a disk");
         let names = |store: Arc<dyn ObjectStore>| Names::lasting(store, Options::default()).expect("there is memory for it");
-        let world = VfsWorld::over(Arc::new(store.clone()), writing(Some(directory.path())), names);
+        let writing = writer::Options { limits, ..writing(Some(directory.path())) };
+        let world = VfsWorld::over(Arc::new(store.clone()), writing, names);
         Self { world, store: store.clone(), directory: Some(directory) }
     }
 
@@ -858,6 +863,87 @@ fn requests_that_meet_the_leaving_of_a_mount_are_answered_by_the_next_daemon() {
         mount.close(file).unwrap();
         assert!(store.content(name).unwrap().starts_with(b"late"), "{name}");
     }
+}
+
+#[test]
+fn file_without_bytes_is_as_good_as_new_in_the_next_daemon() {
+    let store = Memory::default();
+    store.put("old", "content");
+    let mount = Mount::lasting(&store);
+    let files = [mount.create("new", CHANGES), mount.open("old", EMPTIES)];
+    // A change has begun and brought no byte.
+    files.iter().for_each(|file| mount.write(file, 0, b"").unwrap());
+    assert_eq!(mount.run(mount.world.edits.leave_open_files(Duration::from_secs(2))), []);
+    let mount = mount.kill();
+    mount.restore();
+    for (file, name) in files.iter().zip(["new", "old"]) {
+        mount.write(file, 0, b"written").unwrap();
+        mount.close(file).unwrap();
+        assert!(is(&store, name, b"written"), "{name}");
+    }
+}
+
+#[test]
+fn file_that_is_released_while_the_mount_is_left_is_stored_by_the_next_daemon() {
+    let store = Memory::default();
+    let mount = Mount::lasting(&store);
+    let file = mount.create("f", CHANGES);
+    mount.truncate(&file, 5 * PART as u64).unwrap();
+    // It waits for its content.
+    mount.flush(&file).unwrap();
+    let released = mount.begin_release(&file);
+    mount.settle();
+    let left = mount.run(mount.world.edits.leave_open_files(Duration::from_secs(2)));
+    assert_eq!(left.len(), 1);
+    mount.end(released);
+    assert!(store.content("f").is_none());
+    let mount = mount.kill();
+    mount.restore();
+    mount.wait(EXPIRED);
+    assert!(is(&store, "f", &[0; 5 * PART]));
+}
+
+#[test]
+fn file_that_a_read_has_saved_is_clean_in_the_next_daemon() {
+    let store = Memory::default();
+    let mount = Mount::lasting_with(&store, Limits { kept: 0, kept_of_long: 0, ..writing(None).limits });
+    let file = mount.create("f", CHANGES);
+    for part in 0..8 {
+        mount.write(&file, part * PART as u64, &[1; PART]).unwrap();
+    }
+    mount.settle();
+    assert_eq!(mount.read(&file, 0, 10).unwrap(), [1; 10]);
+    assert!(is(&store, "f", &[1; 8 * PART]), "the read has stored it");
+    assert_eq!(mount.run(mount.world.edits.leave_open_files(Duration::from_secs(2))), []);
+    let mount = mount.kill();
+    mount.restore();
+    mount.fsync(&file).unwrap();
+    mount.write(&file, 0, b"and on").unwrap();
+    mount.close(&file).unwrap();
+    assert!(store.content("f").unwrap().starts_with(b"and on"));
+}
+
+#[test]
+fn rename_that_meets_the_leaving_of_a_mount_is_made_by_the_next_daemon() {
+    let store = Memory::default();
+    let mount = Mount::lasting(&store);
+    let file = mount.create("a", CHANGES);
+    mount.write(&file, 0, b"content").unwrap();
+    let (list, head) = (store.hold(Op::List, "b"), store.hold(Op::Head, "b"));
+    let renamed = mount.begin_rename("a", "b");
+    mount.settle();
+    assert!(list.is_reached() || head.is_reached(), "it asks for the target");
+    let left = mount.run(mount.world.edits.leave_open_files(Duration::from_secs(2)));
+    assert_eq!(left.len(), 1);
+    list.release();
+    head.release();
+    assert!(mount.end(renamed).unwrap_err().is_left());
+    let mount = mount.kill();
+    mount.restore();
+    let renamed = mount.begin_rename("a", "b");
+    mount.end(renamed).unwrap();
+    mount.close(&file).unwrap();
+    assert!(is(&store, "b", b"content") && store.content("a").is_none());
 }
 
 #[test]

@@ -97,7 +97,7 @@ impl Bucket {
             self.runtime.spawn(async move { answer(edits.write_again(handle, offset, &data, thread).await, reply) });
             return;
         }
-        // Whoever writes goes on while the bytes are copied, and the next WRITE is received meanwhile.
+        // The writer goes on while the bytes are copied, and the next WRITE is received meanwhile.
         let sure = || answer(Ok(()), asker.reply());
         let written = match &mut data {
             Payload::Lent(bytes) => edits.try_write(handle, offset, bytes, thread, sure),
@@ -266,7 +266,7 @@ impl Bucket {
     }
 }
 
-/// What is asked for again because the daemon before took it may have been done by that one, who answered nobody.
+/// What is asked for again because the daemon before took it may have been done by that one without an answer.
 struct MadeBefore {
     again: bool,
     names: Arc<Names>,

@@ -91,13 +91,17 @@ impl Mounted {
             std::thread::sleep(LOOK);
         }
         self.session.pause();
-        let lost = match &self.edits {
-            Some(edits) => self.runtime().block_on(edits.leave_open_files(LEFT)),
-            None => Vec::new(),
-        };
-        log_lost(&lost);
+        let lost = self.leave_open_files();
         self.abandon();
         if lost.is_empty() { Ok(()) } else { Err(Error::NotWritten(lost)) }
+    }
+
+    /// Leaves files that are open to the next daemon. Returns those that the bucket lacks.
+    pub(super) fn leave_open_files(&self) -> Vec<Lost> {
+        let Some(edits) = &self.edits else { return Vec::new() };
+        let lost = self.runtime().block_on(edits.leave_open_files(LEFT));
+        log_lost(&lost);
+        lost
     }
 
     /// Ends a mount that [failed](End::Failed). Where another daemon can go on it is left to that one, in the middle of what is being
@@ -121,9 +125,7 @@ impl Mounted {
         self.health.on_ending();
         let lost = self.drain();
         // Before the mount, whose number another one may get.
-        self.control.clear();
-        self.pages = None;
-        self.counters = None;
+        self.withdraw();
         self.runtime().block_on(self.session.unmount(GRACE)).map_err(Error::Unmount)?;
         // Whoever waits for the end waits for all of it, and what was read can be fetched again.
         self.settle_disk(SETTLED.min(self.drain.saturating_sub(began.elapsed())));

@@ -76,12 +76,17 @@ impl Mounted {
         self.line.is_some() && !self.wishes.is_closed() && self.observer.names.is_written_down()
     }
 
-    /// Ends as a kill would, at any moment: the next daemon goes on with what is written down, and nothing here may change that.
-    pub(super) fn abandon(mut self) {
-        self.session.pause();
+    /// Answers no more questions: another daemon is to be found in the same places.
+    pub(super) fn withdraw(&mut self) {
         self.control.clear();
         self.pages = None;
         self.counters = None;
+    }
+
+    /// Ends as a kill would, at any moment: the next daemon goes on with what is written down, and nothing here may change that.
+    pub(super) fn abandon(mut self) {
+        self.session.pause();
+        self.withdraw();
         // No other process knows where it is.
         drop(self.private.take());
         // What its tasks still do is cut off by the end of the process. Dropped, they would answer their requests with an error, which the next
@@ -89,17 +94,18 @@ impl Mounted {
         std::mem::forget(self);
     }
 
-    /// Ends without a word to the kernel.
+    /// Ends without a word to the kernel. What had begun since the look is left to the next daemon as well.
     pub fn leave(mut self) {
         tracing::info!("another daemon goes on with the mount");
-        self.control.clear();
-        self.pages = None;
-        self.counters = None;
+        self.leave_open_files();
+        self.withdraw();
         self.unmounted = true;
         if let Some(line) = &self.line
             && let Err(error) = line.left()
         {
             tracing::warn!(%error, "the keeper of this mount is gone");
         }
+        // Not dropped: tasks would answer their requests with an error, which the next daemon is to answer.
+        self.abandon();
     }
 }

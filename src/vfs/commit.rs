@@ -40,7 +40,7 @@ impl Edits {
             }
             let result = self.commit_in_turn(file).await;
             // What was left to another daemon is reported by that one.
-            if result.as_ref().is_err_and(|error| !matches!(error, Error::Write(WriteError::Interrupted(_)))) {
+            if result.as_ref().is_err_and(|error| !error.is_left()) {
                 file.on_failure_reported();
             }
             return result;
@@ -109,7 +109,8 @@ impl Edits {
     /// Gives the program that made `file` a bounded time to open it again and write to it.
     pub(super) async fn wait_for_content(&self, file: &DirtyFile) {
         let until = Instant::now() + BLANK;
-        let may_wait = || file.is_unsaved() && file.waits_for_content() && !self.has_writers(file.ino) && !self.is_ending();
+        let may_wait =
+            || file.is_unsaved() && file.waits_for_content() && !self.has_writers(file.ino) && !self.is_ending() && !self.is_left();
         while may_wait() && Instant::now() < until {
             tokio::time::sleep(LOOK).await;
         }
@@ -121,7 +122,8 @@ impl Edits {
             let key = file.key();
             let _shared = self.names.locks.share(&key).await;
             let Some(_turn) = self.names.dirty.turn(file).await else { return };
-            if self.has_writers(file.ino) {
+            // What is left is ended by the daemon that goes on: it finds no handle of it.
+            if self.has_writers(file.ino) || self.is_left() {
                 return;
             }
             if file.key() != key && !file.is_unwanted() {

@@ -177,12 +177,14 @@ impl DirtyFile {
         matches!(self.fate(), Fate::Dirty | Fate::Failed)
     }
 
-    /// Begins a change; `writes`: of bytes, not only of the size to zero.
+    /// Begins a change if it is `allowed`; `writes`: of bytes, not only of the size to zero. `allowed` is called under the lock of the state: after it has
+    /// become false, each change that was allowed is seen by [`has_rested`](Self::has_rested).
     ///
     /// # Errors
-    /// [`WriteError::Lost`] once the changes before it are lost.
-    pub fn begin_change(&self, writes: bool) -> Result<Change<'_>> {
+    /// That of `allowed`, [`WriteError::Lost`] once the changes before it are lost.
+    pub fn begin_change(&self, writes: bool, allowed: impl FnOnce() -> Result<()>) -> Result<Change<'_>> {
         let mut state = self.state.lock();
+        allowed()?;
         if state.fate == Fate::Lost {
             return Err(WriteError::Lost.into());
         }
@@ -226,6 +228,18 @@ impl DirtyFile {
         self.content.is_blank() && self.content.size() == 0
     }
 
+    /// Whether it [holds nothing](Self::holds_nothing), for another daemon: its row says so from now on.
+    pub fn is_left_empty(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_empty = state.changes == 0 && self.holds_nothing();
+        if is_empty && state.written {
+            // By a write that failed.
+            state.written = false;
+            self.note(&state);
+        }
+        is_empty
+    }
+
     /// The store has its content as `meta`.
     pub fn on_commit(&self, meta: &ObjectMeta) {
         let mut state = self.state.lock();
@@ -244,11 +258,12 @@ impl DirtyFile {
     /// Nothing is to be sent: what is in the store is all of it.
     pub fn on_nothing_to_commit(&self) {
         let mut state = self.state.lock();
-        if let Some(stored) = self.content.stored().filter(|stored| stored.key == state.key) {
-            // Also by a commit whose caller has left.
-            state.committed = Some(stored);
-        }
         if matches!(state.fate, Fate::Dirty | Fate::Failed) && state.changes == 0 && !self.content.is_dirty() {
+            let is_known = |stored: &ObjectMeta| state.committed.as_ref().is_some_and(|committed| committed.etag == stored.etag);
+            if let Some(stored) = self.content.stored().filter(|stored| stored.key == state.key && !is_known(stored)) {
+                // By a commit whose caller did not wait for its end.
+                (state.committed, state.committed_at) = (Some(stored), Instant::now());
+            }
             state.fate = Fate::Saved;
             self.note(&state);
         }

@@ -118,7 +118,7 @@ impl Edits {
     /// lost, and its handles say so there. What is asked for from now on is answered by that one. Returns all of them.
     pub async fn leave_open_files(&self, patience: Duration) -> Vec<Lost> {
         self.leave();
-        let unsaved = self.names.dirty.all().into_iter().filter(|file| file.is_unsaved() && !file.holds_nothing());
+        let unsaved = self.names.dirty.all().into_iter().filter(|file| file.is_unsaved());
         let mut left: Vec<_> =
             futures::future::join_all(unsaved.map(|file| self.leave_file(file, patience))).await.into_iter().flatten().collect();
         left.sort();
@@ -135,12 +135,15 @@ impl Edits {
             }
             self.names.dirty.turn(&file).await
         };
-        // Without a turn the store does not end its commit.
+        // No turn in time: the store has not answered a commit.
         let turn = tokio::time::timeout_at(until, begun).await;
         if matches!(turn, Ok(None)) || !file.is_unsaved() {
             return None;
         }
-        // A commit whose caller has left may still be under way.
+        if file.is_left_empty() {
+            return None;
+        }
+        // A commit whose caller did not wait for its end may still be under way.
         if file.content.hand_over(until.saturating_duration_since(Instant::now())).await {
             if !file.content.is_dirty() {
                 file.on_nothing_to_commit();
@@ -149,10 +152,10 @@ impl Edits {
             return Some(Lost { key: file.key(), left: Left::HandedOver });
         }
         if file.content.is_staged() {
-            // It is described as of its last change, whatever the store says at last.
+            // It is described as of its last change, however a commit that is under way ends.
             return Some(Lost { key: file.key(), left: Left::HandedOver });
         }
-        // Its row says that it is dirty: what is gone with this daemon is lost for the next one too.
+        // Its row says that it is dirty: the next daemon finds no bytes and reports the file as lost.
         let _ = tokio::time::timeout(TAKING_BACK, self.lose(&file)).await;
         (file.fate() != Fate::Saved).then(|| Lost { key: file.key(), left: Left::Nothing })
     }

@@ -210,7 +210,8 @@ impl Edits {
         {
             let _change = self.begin_change(&file, true)?;
             let place = edit.place(&file.content, offset);
-            // The kernel has one append of an inode under way at a time, and says where the file ended before it.
+            // The kernel has one append of an inode under way at a time, and says where the file ended before it. Bytes that were sent already are read by
+            // storing the file early, which is rare enough here.
             let begun = place.checked_sub(offset).filter(|&begun| edit.appends && begun <= data.len() as u64).unwrap_or(0) as usize;
             let is_begun = begun > 0 && file.content.read(offset, begun).await? == data[..begun];
             file.content.write(if is_begun { offset } else { place }, data).await?;
@@ -373,8 +374,12 @@ impl Edits {
         self.ending.load(Ordering::SeqCst)
     }
 
-    fn is_left(&self) -> bool {
+    pub(super) fn is_left(&self) -> bool {
         self.left.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn check_not_left(&self) -> Result<()> {
+        if self.is_left() { Err(WriteError::from(Interrupted::HandedOver).into()) } else { Ok(()) }
     }
 
     /// From now on another daemon answers.
@@ -403,14 +408,8 @@ impl Edits {
 
     /// A change of `file` begins; `writes`: of bytes.
     pub(super) fn begin_change<'a>(&self, file: &'a DirtyFile, writes: bool) -> Result<super::dirty_files::Change<'a>> {
-        let change = file.begin_change(writes).map_err(|error| if self.is_ending() { Error::Ending } else { error })?;
-        // Since it was looked at: what ends or leaves this mount sees the change, or it is refused here.
-        if self.is_left() || self.is_ending() {
-            drop(change);
-            file.on_nothing_to_commit();
-            self.check_change(file.ino)?;
-            return Err(Error::Ending);
-        }
+        let change = file.begin_change(writes, || self.check_open());
+        let change = change.map_err(|error| self.check_change(file.ino).err().unwrap_or(error))?;
         self.names.own.on_write(&file.key());
         Ok(change)
     }
@@ -461,9 +460,7 @@ impl Edits {
     }
 
     pub(super) fn check_open(&self) -> Result<()> {
-        if self.is_left() {
-            return Err(WriteError::from(Interrupted::HandedOver).into());
-        }
+        self.check_not_left()?;
         if self.is_ending() { Err(Error::Ending) } else { Ok(()) }
     }
 

@@ -254,7 +254,14 @@ impl Files {
             // Rows are in the order in which they were written: the last version of an inode is the current one.
             let state = match versions.see(row.ino, &row.meta, Instant::now()) {
                 Seen::Current(opening) => opening.state,
-                Seen::Retire => versions.on_commit(row.ino, &row.meta, true),
+                Seen::Retire => {
+                    let state = versions.on_commit(row.ino, &row.meta, true);
+                    for file in self.files_of(row.ino).into_iter().filter(|file| !file.direct) {
+                        // As in `take_along`.
+                        file.version.lock().in_pages = Some(Arc::clone(&state));
+                    }
+                    state
+                }
             };
             // Before the handle is opened: pages are not proven by it.
             state.returns(0);
@@ -433,7 +440,7 @@ impl Files {
         for file in others {
             let mut version = file.version.lock();
             if opening.meta.size < version.object.size() {
-                // As in `move_on`: it asks with the old size. It reads no more, but for pages that others fill.
+                // As in `move_on`: it asks with the old size. It gets no more bytes from here, only pages that other handles fill.
                 version.has_returned = true;
                 version.in_pages = Some(Arc::clone(&opening.state));
             } else {

@@ -2,8 +2,8 @@
 //! removes a file shares the lock of its key. Pure bookkeeping: nothing is sent and nothing is known about files here.
 //!
 //! Invariants: all keys of a rename are locked in one step, so two renames cannot wait for each other. A key is locked before the turn of the
-//! dirty file of that name is waited for, never after, and nothing that shares a key waits for another one: so a rename that waits is passed by
-//! nothing that begins later.
+//! dirty file of that name is waited for, never after, and no holder of a shared key waits for another key: so no share that is asked for
+//! later is granted before a rename that waits.
 
 use std::collections::HashMap;
 
@@ -36,7 +36,7 @@ pub(super) struct SharedName<'a> {
     key: Key,
 }
 
-/// Keys that a rename waits for, until it has them or has left.
+/// Keys that a rename waits for, until it has them or gives up.
 struct Wanted<'a> {
     locks: &'a NameLocks,
     keys: &'a [Key; 2],
@@ -128,7 +128,7 @@ impl Drop for Wanted<'_> {
         if let Some(at) = state.wanted.iter().position(|keys| keys == self.keys) {
             state.wanted.swap_remove(at);
         }
-        // One that has left without the keys has kept others waiting.
+        // A rename that gave up without the keys kept others waiting.
         self.locks.released.notify_waiters();
     }
 }
@@ -188,7 +188,7 @@ mod tests {
         let mut renaming = Box::pin(locks.lock([Key::from("d/"), Key::from("e/")]));
         assert!(futures::poll!(&mut renaming).is_pending());
         assert!(locks.try_share(&key).is_none() && locks.try_share(&Key::from("f")).is_some());
-        // One that leaves is waited for by nothing.
+        // A rename that gave up keeps nothing waiting.
         drop(renaming);
         let second = locks.try_share(&key);
         assert!(second.is_some());

@@ -123,7 +123,7 @@ impl Edits {
     /// ENOENT, EISDIR, else what the store said.
     pub async fn unlink(&self, parent: Inode, name: &[u8]) -> Result<()> {
         let (path, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
-        if let Some(held) = self.hold(&path).await {
+        if let Some(held) = self.hold(&path).await? {
             return self.unlink_dirty(held).await;
         }
         // A file that the kernel knows it has just looked up.
@@ -137,7 +137,7 @@ impl Edits {
         self.store.delete(&path).await?;
         self.names.on_unlinked(&path);
         // A handle that was open may have begun to change it while the request was under way.
-        if let Some(held) = self.hold(&path).await {
+        if let Some(held) = self.hold(&path).await? {
             return self.unlink_dirty(held).await;
         }
         self.after_unlink(&path).await;

@@ -27,26 +27,31 @@ const AT_ONCE: usize = 64;
 /// Keys of a page when a directory is listed to be renamed.
 const PAGE_KEYS: u16 = 1000;
 
-/// A dirty file that nothing else commits, renames, changes or ends while this lives. What the store has of it stays what it is: also a save that
-/// a read needs, which takes no turn, waits.
+/// A dirty file that nothing else commits, renames, changes or ends while this lives. What the store has of it stays what it is: a save
+/// that a read forces takes no turn, and the frozen content holds it back.
 pub(super) struct Held {
     pub file: Arc<DirtyFile>,
     pub content: Frozen,
     pub turn: OwnedMutexGuard<()>,
 }
 
-impl Held {
-    async fn new(file: Arc<DirtyFile>, turn: OwnedMutexGuard<()>) -> Self {
-        let content = file.content.freeze().await;
-        Self { file, content, turn }
-    }
-}
-
 impl Edits {
     /// The dirty file of the name `key`, held.
-    pub(super) async fn hold(&self, key: &Key) -> Option<Held> {
-        let (file, turn) = self.names.dirty.turn_of_name(key.as_bytes()).await?;
-        Some(Held::new(file, turn).await)
+    ///
+    /// # Errors
+    /// It was left to another daemon.
+    pub(super) async fn hold(&self, key: &Key) -> Result<Option<Held>> {
+        match self.names.dirty.turn_of_name(key.as_bytes()).await {
+            Some((file, turn)) => self.hold_in_turn(file, turn).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn hold_in_turn(&self, file: Arc<DirtyFile>, turn: OwnedMutexGuard<()>) -> Result<Held> {
+        let content = file.content.freeze().await;
+        // With the content frozen: what is left later is left under the name that this gives it.
+        self.check_not_left()?;
+        Ok(Held { file, content, turn })
     }
 
     /// rename(2); `no_replace`: RENAME_NOREPLACE.
@@ -64,7 +69,7 @@ impl Edits {
                 break (from, to, locked);
             }
         };
-        let target = if from == to { None } else { self.hold(&to).await };
+        let target = if from == to { None } else { self.hold(&to).await? };
         let there = match &target {
             Some(held) => held.file.committed(),
             None => match self.fact(new_parent, new_name).await?.1.what {
@@ -79,7 +84,7 @@ impl Edits {
         if from == to {
             return Ok(());
         }
-        if let Some(held) = self.hold(&from).await {
+        if let Some(held) = self.hold(&from).await? {
             self.check_target_of_file(&to)?;
             return self.rename_dirty(held, &from, new_parent, &to, there, target).await;
         }
@@ -233,7 +238,7 @@ impl Edits {
         let mut dirty = Vec::new();
         for file in self.names.dirty.below(&source) {
             if let Some(turn) = self.names.dirty.turn(&file).await {
-                dirty.push(Held::new(file, turn).await);
+                dirty.push(self.hold_in_turn(file, turn).await?);
             }
         }
         let objects = self.all_below(&source).await?;

@@ -56,7 +56,7 @@ pub(super) struct Inner {
     pub changed: Notify,
     /// Requests of this file at once.
     pub places: Arc<Semaphore>,
-    /// One buffer beyond the share, for who gives it back without needing another.
+    /// One buffer beyond the share, for a holder that gives it back without needing another.
     pub spare: Arc<Semaphore>,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct State {
     pub object: Option<ObjectMeta>,
     /// What is there under another key, for a moment.
     pub aside: Option<ObjectMeta>,
-    /// A commit that had to be made before anybody asked for it.
+    /// A commit that no caller asked for, which the next one reports.
     pub untold: Option<ObjectMeta>,
     /// What its owner knows it by.
     pub owner: Option<u64>,
@@ -186,7 +186,7 @@ impl Content {
         matches!(self.inner.state.lock().kind, Kind::Staged(_))
     }
 
-    /// What the store has of it under its key, as far as it is known here: also after a commit that was made before anybody asked for it.
+    /// What the store has of it under its key, as far as it is known here: also after a commit that no caller asked for.
     pub fn stored(&self) -> Option<ObjectMeta> {
         self.inner.state.lock().object.clone()
     }

@@ -116,7 +116,7 @@ impl Inner {
         let (range, buffer) = buffer;
         match landed {
             Ok(()) => Ok(None),
-            // Who reads shall not suffer from a full disk.
+            // A full disk must not fail a read.
             Err(_) => {
                 let want = wanted.start.max(range.start)..wanted.end.min(range.end);
                 if want.is_empty() {

@@ -23,8 +23,13 @@ impl Inner {
     /// See [`Content::hand_over`]. Under the gate, alone.
     pub async fn hand_over(self: &Arc<Self>, until: Instant) -> Result<bool, WriteError> {
         {
-            let state = self.state.lock();
-            if state.fate.is_handed_over() || (state.fate.is_wanted() && !state.unsaved) {
+            let state = &mut *self.state.lock();
+            if state.fate.is_wanted() && !state.unsaved {
+                // No caller here is to learn of it any more.
+                state.untold = None;
+                return Ok(true);
+            }
+            if state.fate.is_handed_over() {
                 return Ok(true);
             }
             let area = &self.shared.area;
