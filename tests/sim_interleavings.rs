@@ -837,6 +837,49 @@ fn file_whose_commit_ends_while_the_mount_is_left_is_clean_in_the_next_daemon() 
 }
 
 #[test]
+fn edit_whose_commit_ends_while_the_mount_is_left_goes_on_in_the_next_daemon() {
+    let store = Memory::default();
+    store.put("f", vec![7; 5 * PART]);
+    let mount = Mount::lasting(&store);
+    let file = mount.open("f", CHANGES);
+    assert_eq!(mount.read(&file, 0, 10).unwrap(), [7; 10]);
+    mount.write(&file, 0, b"changed").unwrap();
+    let mut stored = store.hold_answer(Op::CompleteUpload, "f");
+    mount.run(mount.world.edits.store_while_serving(Duration::from_secs(10)));
+    mount.reach(&mut stored);
+    let edits = Arc::clone(&mount.world.edits);
+    let left = mount.begin(async move { edits.leave_open_files(Duration::from_secs(2)).await });
+    mount.settle();
+    stored.release();
+    assert_eq!(mount.end(left), []);
+    let mount = mount.kill();
+    mount.restore();
+    mount.write(&file, 7, b" again").unwrap();
+    assert_eq!(mount.read(&file, 0, 20).unwrap(), b"changed again\x07\x07\x07\x07\x07\x07\x07");
+    mount.close(&file).unwrap();
+    assert!(store.content("f").unwrap().starts_with(b"changed again"));
+}
+
+#[test]
+fn inode_that_was_replaced_by_a_rename_does_not_open_the_file_that_replaced_it() {
+    for access in [READS, CHANGES] {
+        let store = Memory::default();
+        store.put("t", vec![7; 5 * PART]);
+        let mount = Mount::new(&store);
+        let source = mount.create("s", CHANGES);
+        mount.write(&source, 0, b"short").unwrap();
+        mount.close(&source).unwrap();
+        let replaced = mount.lookup("t").unwrap();
+        let renamed = mount.begin_rename("s", "t");
+        mount.end(renamed).unwrap();
+        // The kernel found it by its name before the rename, and goes by its size.
+        let opened = mount.open_inode(replaced, access);
+        assert!(matches!(opened, Err(Error::Retired)), "{opened:?}");
+        assert_eq!(mount.content("t"), b"short");
+    }
+}
+
+#[test]
 fn requests_that_meet_the_leaving_of_a_mount_are_answered_by_the_next_daemon() {
     let store = Memory::default();
     let mount = Mount::lasting(&store);

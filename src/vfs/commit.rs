@@ -63,7 +63,7 @@ impl Edits {
         let condition = if file.is_exclusive() { Condition::Absent } else { Condition::Any };
         match file.content.commit(condition).await {
             Ok(None) => {
-                file.on_nothing_to_commit();
+                self.on_all_stored(file);
                 Ok(())
             }
             Ok(Some(meta)) => {
@@ -72,6 +72,14 @@ impl Edits {
             }
             Err(WriteError::Store(error)) if error.kind == ErrorKind::Replaced && file.is_exclusive() => Err(Error::Exists),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// There is nothing to send.
+    pub(super) fn on_all_stored(&self, file: &DirtyFile) {
+        match file.unnoted() {
+            Some(meta) => self.on_committed(file, &meta),
+            None => file.on_nothing_to_commit(),
         }
     }
 

@@ -255,15 +255,17 @@ impl DirtyFile {
         self.note(&state);
     }
 
+    /// The version that a commit has made whose caller did not wait for its end.
+    pub fn unnoted(&self) -> Option<ObjectMeta> {
+        let state = self.state.lock();
+        let is_known = |stored: &ObjectMeta| state.committed.as_ref().is_some_and(|committed| committed.etag == stored.etag);
+        self.content.stored().filter(|stored| stored.key == state.key && !is_known(stored))
+    }
+
     /// Nothing is to be sent: what is in the store is all of it.
     pub fn on_nothing_to_commit(&self) {
         let mut state = self.state.lock();
         if matches!(state.fate, Fate::Dirty | Fate::Failed) && state.changes == 0 && !self.content.is_dirty() {
-            let is_known = |stored: &ObjectMeta| state.committed.as_ref().is_some_and(|committed| committed.etag == stored.etag);
-            if let Some(stored) = self.content.stored().filter(|stored| stored.key == state.key && !is_known(stored)) {
-                // By a commit whose caller did not wait for its end.
-                (state.committed, state.committed_at) = (Some(stored), Instant::now());
-            }
             state.fate = Fate::Saved;
             self.note(&state);
         }

@@ -146,7 +146,7 @@ impl Edits {
         // A commit whose caller did not wait for its end may still be under way.
         if file.content.hand_over(until.saturating_duration_since(Instant::now())).await {
             if !file.content.is_dirty() {
-                file.on_nothing_to_commit();
+                self.on_all_stored(&file);
                 return None;
             }
             return Some(Lost { key: file.key(), left: Left::HandedOver });

@@ -484,7 +484,7 @@ impl Edits {
             // After a commit that is under way.
             file.content.give_up().await;
             if !file.content.is_lost() && !file.content.is_given_up() {
-                return file.on_nothing_to_commit();
+                return self.on_all_stored(file);
             }
         }
         file.on_lost();
