@@ -452,6 +452,10 @@ impl Edits {
             let is_lost = edit.file.get().is_some_and(|file| file.fate() == Fate::Lost);
             let row = EditRow { ino, may_read, may_write, direct, appends, is_lost, opened_by, told, version: edit.version.clone() };
             self.names.record.put_edit(handle, &row);
+            // A loss since it was looked at has found no row of this handle, or one that was written over now.
+            if !is_lost && edit.file.get().is_some_and(|file| file.fate() == Fate::Lost) {
+                self.names.record.lose_edit(handle);
+            }
         }
     }
 
