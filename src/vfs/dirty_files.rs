@@ -19,16 +19,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::inodes::Inode;
 use super::listing::FileFacts;
 use super::record::{DirtyRow, Record};
+use super::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, OwnedTurnGuard, RwLock, TurnMutex};
 use super::{Error, Result};
 use crate::store::{ETag, Key, ObjectMeta};
 use crate::writer::{Content, WriteError};
@@ -56,7 +54,7 @@ pub struct DirtyFile {
     pub content: Arc<Content>,
     state: Mutex<State>,
     /// Serializes commit, rename, unlink and end. Get it through [`DirtyFiles::turn`], which looks whether the file is still there.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Arc<TurnMutex<()>>,
     /// A handle that reads through the kernel's pages was open while this file was: a write past the pages has to drop them.
     has_paged_readers: AtomicBool,
     record: Record,
@@ -556,13 +554,13 @@ impl DirtyFiles {
 
     /// Waits until no other commit, rename, unlink or end of `file` is under way, and keeps them away while the guard lives. None: the file is
     /// over, and what a caller knew of it counts no more.
-    pub async fn turn(&self, file: &Arc<DirtyFile>) -> Option<OwnedMutexGuard<()>> {
+    pub async fn turn(&self, file: &Arc<DirtyFile>) -> Option<OwnedTurnGuard<()>> {
         let turn = Arc::clone(&file.turn).lock_owned().await;
         self.has(file).then_some(turn)
     }
 
     /// The dirty file of the name `key`, with its [turn](Self::turn).
-    pub async fn turn_of_name(&self, key: &[u8]) -> Option<(Arc<DirtyFile>, OwnedMutexGuard<()>)> {
+    pub async fn turn_of_name(&self, key: &[u8]) -> Option<(Arc<DirtyFile>, OwnedTurnGuard<()>)> {
         loop {
             let file = self.named(key)?;
             let turn = Arc::clone(&file.turn).lock_owned().await;
