@@ -370,7 +370,7 @@ impl World {
 
     fn write(&self, handle: &Handle) -> Result<()> {
         let file = self.file_of(handle)?;
-        let change = file.begin_change(true)?;
+        let change = file.begin_change(true, || Ok(()))?;
         let mut change = Some(change);
         if self.has(Fault::EndsChangeEarly) {
             change = None;
