@@ -77,7 +77,7 @@ impl Files {
     /// past the kernel's pages.
     pub fn try_open(&self, ino: Inode, direct: bool) -> Option<Result<Opened>> {
         let (meta, learnt) = self.names.file(ino)?;
-        if self.names.versions.is_other(ino, &meta.etag) || self.names.is_nameless(ino) {
+        if self.names.versions.is_other(ino, &meta.etag) || self.names.is_removed(ino) {
             return None;
         }
         let handle = self.new_handle();
@@ -100,7 +100,7 @@ impl Files {
     pub(super) async fn open_handle(&self, handle: HandleId, ino: Inode, direct: bool) -> Result<Opening> {
         let known = self.known_size(ino);
         let (meta, learnt) = self.names.fresh_object(ino).await?;
-        if self.names.is_nameless(ino) {
+        if self.names.is_removed(ino) {
             // Looked at after the facts: they may be of the file that has the name now, and the kernel goes by the size of this one.
             return Err(Error::Retired);
         }
