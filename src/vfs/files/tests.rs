@@ -168,7 +168,7 @@ async fn one_that_stays_with_a_longer_version_counts_as_a_reader_of_the_pages_of
     store.put("a", "the longer one");
     let (names, files) = mounted(store.clone());
     let ino = listed(&names).await;
-    let first = files.try_open(ino, false).unwrap().unwrap();
+    let _first = files.try_open(ino, false).unwrap().unwrap();
     store.put("a", "shorter");
     tokio::time::advance(std::time::Duration::from_secs(61)).await;
     let (second, _) = tokio::join!(files.open(ino, false), told(&files));
