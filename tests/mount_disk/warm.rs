@@ -41,7 +41,9 @@ fn damaged() {
         server.reset_log();
         let said = warm();
         assert!(said.code != Some(0) && said.err.contains("CRC-64/NVME"), "{}{}", said.out, said.err);
-        assert_eq!(server.count(Kind::Get), if name == "small" { 2 } else { 6 }, "once more and then no more");
+        // Once more and then no more; the second attempt may find chunks of the first in memory.
+        let gets = server.count(Kind::Get);
+        assert!(if name == "small" { gets == 2 } else { (4..=6).contains(&gets) }, "{name}: {gets}");
         // Whole again, it is brought anew: nothing wrong was kept.
         server.spoil(name, size as usize - 5);
         server.reset_log();
