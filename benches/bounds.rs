@@ -24,7 +24,9 @@ use fuser::{Errno, FileAttr, FileHandle, FileType, Filesystem, INodeNo, LockOwne
 use fuser::{InitFlags, KernelConfig, ReplyAttr, ReplyData, ReplyEntry, ReplyOpen, ReplyWrite, Request, WriteFlags};
 use futures::{StreamExt, TryStreamExt, stream};
 use rustix::fs::OFlags;
-use windlass::store::{self, Condition, CredentialOptions, ETag, Headers, Key, ObjectStore, RangeRequest, RangeSink, StaticKeys};
+use windlass::store::{
+    self, Condition, CredentialOptions, ETag, Headers, Key, ObjectStore, RangeRequest, RangeSink, StaticKeys, UploadRequest,
+};
 use windlass::sys::{Memory, Window};
 
 use support::sink::{self, Network, SIZE};
@@ -227,7 +229,8 @@ fn put(port: u16, bytes: usize, at_once: usize) {
             Bytes::from_owner(Part(memory))
         };
         let parts: Vec<Bytes> = (0..AT_ONCE).map(filled).collect();
-        let upload = Arc::new(store.create_upload(&Key::from("raw"), &Headers::default()).await.expect("the sink takes it"));
+        let upload =
+            Arc::new(store.create_upload(&UploadRequest::new(&Key::from("raw"), &Headers::default())).await.expect("the sink takes it"));
         let send = |n: usize| {
             let (store, upload, part) = (Arc::clone(&store), Arc::clone(&upload), parts[n % AT_ONCE].clone());
             tokio::spawn(async move { store.upload_part(&upload, u32::try_from(n + 1).expect("few parts"), part.into()).await })

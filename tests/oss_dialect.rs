@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use windlass::metrics::Metrics;
 use windlass::store::{
     Condition, CopyRequest, CredentialOptions, Dialect, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectStore, Op,
-    Options, Part, PartCopy, PutRequest, RangeRequest, RangeSink, Signature, Upload, open,
+    Options, Part, PartCopy, PutRequest, RangeRequest, RangeSink, Signature, Upload, UploadRequest, open,
 };
 
 const BOTH: [Signature; 2] = [Signature::V4, Signature::V1];
@@ -363,7 +363,7 @@ async fn ask(store: &dyn ObjectStore, op: Op, upload: &Upload, part: &Part) -> R
         Op::List => store.list(&listing("", false, 1)).await.map(drop),
         Op::Get => get(store, "a", 0..7, tag.as_str()).await.map(drop),
         Op::Put => store.put(&PutRequest { key: target, body: "new".into(), headers, condition }).await.map(drop),
-        Op::CreateUpload => store.create_upload(&target, &headers).await.map(drop),
+        Op::CreateUpload => store.create_upload(&UploadRequest::new(&target, &headers)).await.map(drop),
         Op::UploadPart => store.upload_part(upload, 2, "more".into()).await.map(drop),
         Op::CopyPart => store.copy_part(upload, 2, &PartCopy { source, etag: tag, range: 0..7 }).await.map(drop),
         Op::CompleteUpload => store.complete_upload(upload, std::slice::from_ref(part), &condition).await.map(drop),
@@ -382,7 +382,7 @@ async fn what_is_refused_is_sent_once_more_with_the_credentials_of_now() {
         let refused = || bench.server.counts().refused;
         for (n, op) in ASKED.into_iter().enumerate() {
             let store = bench.store(signature).await;
-            let upload = store.create_upload(&Key::from("upload"), &Headers::default()).await.unwrap();
+            let upload = store.create_upload(&UploadRequest::new(&Key::from("upload"), &Headers::default())).await.unwrap();
             let part = store.upload_part(&upload, 1, "content".into()).await.unwrap();
             let before = refused();
             bench.server.change(|setup| setup.who.id = format!("LTAIrotated{n}"));

@@ -15,7 +15,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
-use windlass::store::memory::{Fault, Held, Memory, Rule};
+use windlass::store::memory::{Fault, Held, Latency, Memory, Plan, Rule};
 use windlass::store::{ErrorKind, ObjectStore, Op};
 use windlass::units::ByteSize;
 use windlass::vfs::{Access, Caller, Error, HandleId, Inode, Names, Opened, Options, Result, SetAttributes, Told};
@@ -518,6 +518,38 @@ fn rename_over_a_file_in_commit_leaves_the_renamed_content() {
         assert!(is(&store, "t", b"source") && store.content("s").is_none(), "{source_is_open} {is_answer}");
         assert!(mount.content("t") == b"source" && mount.lookup("s").is_err());
     }
+}
+
+#[test]
+fn directory_rename_that_fails_takes_back_copies_that_arrive_late() {
+    let store = Memory::new(Plan { first_byte: Latency::Fixed(Duration::from_millis(10)), ..Plan::default() });
+    store.put("d/a", "one");
+    store.put("d/b", "two");
+    let mount = Mount::new(&store);
+    store.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).op(Op::Copy).key("e/a"));
+    let late = store.hold(Op::Copy, "e/b");
+    let renamed = mount.begin_rename("d", "e");
+    mount.settle();
+    // A request that is given up reaches a real store all the same: what it does has to be waited for.
+    assert!(late.is_reached() && !renamed.is_finished());
+    late.release();
+    assert_eq!(mount.end(renamed).unwrap_err().errno(), libc::EACCES);
+    assert!(is(&store, "d/a", b"one") && is(&store, "d/b", b"two") && store.content("e/a").is_none() && store.content("e/b").is_none());
+}
+
+#[test]
+fn marker_whose_copy_is_refused_is_written_anew() {
+    let store = Memory::default();
+    store.put("d/", "");
+    store.put("d/a", "one");
+    let mount = Mount::new(&store);
+    store.fault(Rule::new(Fault::Error(ErrorKind::Invalid)).op(Op::Copy).key("e/"));
+    mount.end(mount.begin_rename("d", "e")).unwrap();
+    assert!(is(&store, "e/", b"") && is(&store, "e/a", b"one") && store.content("d/").is_none());
+    // What is not empty is not.
+    store.fault(Rule::new(Fault::Error(ErrorKind::Invalid)).op(Op::Copy).key("f/a"));
+    assert!(mount.end(mount.begin_rename("e", "f")).is_err());
+    assert!(is(&store, "e/a", b"one") && store.content("f/a").is_none() && store.content("f/").is_none());
 }
 
 /// A mount whose memory keeps nothing that was sent, with a new file `name` of which parts are gone: reading them saves the file.

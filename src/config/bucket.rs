@@ -5,7 +5,7 @@ use super::gather::{Origin, Values};
 use super::source::{self, Source};
 use super::value::Value;
 use super::{Error, Program};
-use crate::store::{self, CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, WebIdentity};
+use crate::store::{self, CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, UploadChecksum, WebIdentity};
 
 impl Values {
     /// The bucket. What only the variables of the stores' own tools say of it is added to the values, with its origin.
@@ -65,6 +65,13 @@ impl Values {
             credentials: self.credentials()?,
             hedge: self.flag("hedge"),
             verify_reads: self.text("verify-reads").as_deref() != Some("off"),
+            upload_checksum: match self.text("upload-checksum").as_deref() {
+                Some("crc64nvme") => UploadChecksum::Crc64Nvme,
+                Some("crc32c") => UploadChecksum::Crc32c,
+                Some("md5") => UploadChecksum::Md5,
+                Some("none") => UploadChecksum::None,
+                _ => UploadChecksum::Auto,
+            },
             retries: self.count("retries").and_then(|n| n.try_into().ok()).unwrap_or_default(),
             connect_timeout: self.time("connect-timeout"),
             request_timeout: self.time("request-timeout"),

@@ -126,9 +126,10 @@ pub fn advice(error: &store::Error) -> &'static str {
         ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Throttled => {
             "; check that the endpoint is up and can be reached from here"
         }
-        ErrorKind::Corrupt => {
+        ErrorKind::Corrupt | ErrorKind::Malformed => {
             "; check that --endpoint is where the store itself answers, and that it speaks this protocol (s3:// or oss://)"
         }
+        ErrorKind::ChecksumRefused => "; write it again, or set --upload-checksum to md5 or none",
         ErrorKind::NoCredentials | ErrorKind::WrongEndpoint => "",
         ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable | ErrorKind::Invalid => "",
     }

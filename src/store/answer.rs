@@ -124,7 +124,9 @@ fn by_code(code: &str) -> Option<ErrorKind> {
         // Another conditional write of the same key is under way; S3 asks to try again.
         "ConditionalRequestConflict" | "OperationAborted" => ErrorKind::Unavailable,
         // What arrived is not what was sent.
-        "BadDigest" | "InvalidDigest" | "XAmzContentChecksumMismatch" | "IncompleteBody" => ErrorKind::Corrupt,
+        "BadDigest" | "InvalidDigest" | "XAmzContentChecksumMismatch" | "XAmzContentSHA256Mismatch" | "IncompleteBody" => {
+            ErrorKind::Corrupt
+        }
         // These may come after an answer began with success.
         "InvalidPart" | "InvalidPartOrder" | "EntityTooSmall" | "EntityTooLarge" | "MalformedXML" => ErrorKind::Invalid,
         "InvalidRange" => ErrorKind::RangeNotSatisfiable,
@@ -150,7 +152,7 @@ fn by_code(code: &str) -> Option<ErrorKind> {
 /// The error of a request that got no answer, or whose body broke off.
 pub(super) fn transport(op: Op, key: &Key, error: &reqwest::Error) -> Error {
     if is_not_http(error) {
-        return Error::new(ErrorKind::Corrupt, op, key, NOT_HTTP);
+        return Error::new(ErrorKind::Malformed, op, key, NOT_HTTP);
     }
     let kind = match () {
         () if error.is_timeout() && error.is_connect() => ErrorKind::Connect,

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     fn part(polynomial: Polynomial, content: &[u8]) -> Part {
-        Part { number: 1, etag: "\"p\"".into(), size: content.len() as u64, crc64: Some(polynomial.of(content)) }
+        Part { number: 1, etag: "\"p\"".into(), size: content.len() as u64, crc64: Some(polynomial.of(content)), crc32c: None }
     }
 
     #[test]

@@ -3,9 +3,13 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::{Condition, CopyRequest, Headers, Key, LARGEST_COPY, ObjectMeta, ObjectStore, Part, PartCopy, Result, Upload, Written};
+use super::{
+    Condition, CopyRequest, Error, ErrorKind, Headers, Key, LARGEST_COPY, ObjectMeta, ObjectStore, Part, PartCopy, PutRequest, Result,
+    Upload, UploadRequest, Written,
+};
 
 /// Bytes of a part that is copied; the largest object of 5 TiB has 5,120 of them.
 const COPIED_PART: u64 = 1 << 30;
@@ -27,13 +31,16 @@ pub async fn copy_object(
     if source.size <= LARGEST_COPY {
         let (key, etag) = (source.key.clone(), source.etag.clone());
         let request = CopyRequest { source: key, etag, target: target.clone(), headers, condition: condition.clone() };
-        return store.copy(&request).await;
+        return match store.copy(&request).await {
+            Err(error) if error.kind == ErrorKind::Invalid && source.size == 0 => write_empty(store, request, error).await,
+            copied => copied,
+        };
     }
     let headers = match headers {
         Some(headers) => headers,
         None => store.details(&source.key).await?.headers,
     };
-    let upload = store.create_upload(target, &headers).await?;
+    let upload = store.create_upload(&UploadRequest { key: target.clone(), headers, has_copies: true }).await?;
     let copied = match copy_parts(store, source, &upload).await {
         Ok(parts) => store.complete_upload(&upload, &parts, condition).await,
         Err(error) => Err(error),
@@ -44,6 +51,16 @@ pub async fn copy_object(
         tracing::warn!(%error, "an unfinished upload is left in the bucket: remove it with \"windlass mpu abort\"");
     }
     copied
+}
+
+/// Writes what is empty anew where its copy was `refused`: versitygw copies no directory markers.
+async fn write_empty(store: &dyn ObjectStore, request: CopyRequest, refused: Error) -> Result<Written> {
+    let CopyRequest { source, etag, target: key, headers, condition } = request;
+    let there = store.details(&source).await?;
+    if there.meta.etag != etag || there.meta.size > 0 {
+        return Err(Error { kind: ErrorKind::Replaced, ..refused });
+    }
+    store.put(&PutRequest { key, body: Bytes::new(), headers: headers.unwrap_or(there.headers), condition }).await
 }
 
 async fn copy_parts(store: &dyn ObjectStore, source: &ObjectMeta, upload: &Upload) -> Result<Vec<Part>> {

@@ -62,6 +62,8 @@ pub enum ErrorKind {
     NoCredentials,
     /// The bucket lives elsewhere: other region, or other endpoint.
     WrongEndpoint,
+    /// The store does not take the checksum that an upload was begun with: it is begun anew, without.
+    ChecksumRefused,
     /// The request can never succeed as it is: bad bucket name, key that the store cannot say, bad argument.
     Invalid,
     /// The store asks us to slow down: 503 SlowDown, 429.
@@ -72,15 +74,17 @@ pub enum ErrorKind {
     Connect,
     /// No byte arrived for the stall timeout, or the whole request took longer than the request timeout.
     Timeout,
-    /// The answer contradicts itself or the request: short body, wrong Content-Range, unreadable XML.
+    /// The bytes that arrived, here or there, are not those that were sent or asked for: short body, wrong Content-Range, another checksum.
     Corrupt,
+    /// The answer is none of the protocol: unreadable XML, no upload id, nothing that names the version. A second one like it is believed.
+    Malformed,
 }
 
 impl ErrorKind {
     /// Whether the same request may succeed if it is sent again. All requests we send today are idempotent.
     pub fn is_retryable(self) -> bool {
         match self {
-            Self::Throttled | Self::Unavailable | Self::Connect | Self::Timeout | Self::Corrupt => true,
+            Self::Throttled | Self::Unavailable | Self::Connect | Self::Timeout | Self::Corrupt | Self::Malformed => true,
             Self::NotFound
             | Self::NoSuchBucket
             | Self::Replaced
@@ -89,6 +93,7 @@ impl ErrorKind {
             | Self::BadCredentials
             | Self::NoCredentials
             | Self::WrongEndpoint
+            | Self::ChecksumRefused
             | Self::Invalid => false,
         }
     }

@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout_at};
 use self::times::{Allowance, Class};
 use super::{
     Body, Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -300,8 +300,8 @@ impl ObjectStore for Hedging {
         self.inner.put(request).await
     }
 
-    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
-        self.inner.create_upload(key, headers).await
+    async fn create_upload(&self, request: &UploadRequest) -> Result<Upload> {
+        self.inner.create_upload(request).await
     }
 
     async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {

@@ -13,7 +13,7 @@ use super::requests::{Requests, Tags, Voice};
 use super::signing::SignGet;
 use super::{
     Body, Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -81,8 +81,8 @@ impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
         self.requests.put(request).await
     }
 
-    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
-        self.requests.create_upload(key, headers).await
+    async fn create_upload(&self, request: &UploadRequest) -> Result<Upload> {
+        self.requests.create_upload(request).await
     }
 
     async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {

@@ -6,6 +6,10 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// How tags begin that no store has given.
+const STAND_IN: &str = "untagged-";
 
 /// The name of an object, or of a common prefix of objects (then it ends in `/`, or is empty for the whole bucket).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +101,21 @@ impl ETag {
     pub fn quoted(text: &str) -> Self {
         let whole = text.starts_with('"') || text.starts_with("W/") || text.is_empty();
         if whole { Self::from(text) } else { Self::from(&*format!("\"{text}\"")) }
+    }
+
+    /// What stands in for the tag of an object that has none, such as a file that was put below a gateway: its version id, else its size and date.
+    /// It is weak, so that it is sent in no condition: answers are compared with it.
+    pub(super) fn stand_in(version_id: Option<&str>, size: u64, modified: SystemTime) -> Self {
+        let seconds = modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        Self::from(&*match version_id {
+            Some(id) => format!("W/\"{STAND_IN}version-{id}\""),
+            None => format!("W/\"{STAND_IN}{size}-{seconds}\""),
+        })
+    }
+
+    /// Whether the store has named no version of the object.
+    pub(super) fn is_stand_in(&self) -> bool {
+        self.opaque().strip_prefix('"').is_some_and(|text| text.starts_with(STAND_IN))
     }
 
     /// Whether it is marked as weak. A server that marks its tags meets no `If-Match`, which takes strong ones only (RFC 9110, 13.1.1).

@@ -56,14 +56,14 @@ pub use key::{ETag, Key};
 pub use leave::Exit;
 pub use object_sum::{Checking, Mismatch, ObjectSum, get_checked};
 pub use open::{Location, open, probe};
-pub use options::{CredentialOptions, Dialect, KeyFiles, Options, Signature, Sse, StaticKeys, WebIdentity};
+pub use options::{CredentialOptions, Dialect, KeyFiles, Options, Signature, Sse, StaticKeys, UploadChecksum, WebIdentity};
 pub use range::Urls;
 pub use reach::{Identity, Silence, Spoken, Way, identity};
 pub use retry::{Policy, Retrying};
 pub use switches::Switches;
 pub use write::{
     Condition, CopyRequest, DIRECTORY_TYPE, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part,
-    PartCopy, PartsPage, PutRequest, SYMLINK_SIZE, Unfinished, Upload, UploadsPage, Written,
+    PartChecksum, PartCopy, PartsPage, PutRequest, SYMLINK_SIZE, Unfinished, Upload, UploadRequest, UploadsPage, Written,
 };
 
 /// What a store tells about an object.
@@ -223,15 +223,14 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// What the endpoint answers.
-    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
-        let _ = headers;
-        Err(not_writable(Op::CreateUpload, key))
+    async fn create_upload(&self, request: &UploadRequest) -> Result<Upload> {
+        Err(not_writable(Op::CreateUpload, &request.key))
     }
 
     /// Sends a part; one of the same number that is there already is replaced.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] when the upload is not there any more.
+    /// [`ErrorKind::NotFound`] when the upload is not there any more, [`ErrorKind::ChecksumRefused`] when it has to be begun anew.
     async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         let _ = (number, body);
         Err(not_writable(Op::UploadPart, &upload.key))
@@ -249,7 +248,8 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     /// Makes the object out of its parts, which are in the order of their numbers.
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`ErrorKind::NotFound`] when the upload is not there any more.
+    /// As [`put`](Self::put), [`ErrorKind::NotFound`] when the upload is not there any more, and [`ErrorKind::ChecksumRefused`] when it has to be
+    /// begun anew.
     async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
         let _ = (parts, condition);
         Err(not_writable(Op::CompleteUpload, &upload.key))

@@ -39,6 +39,22 @@ pub enum Sse {
     Kms,
 }
 
+/// What protects a body on its way to S3; OSS tells the CRC-64 of whatever it takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UploadChecksum {
+    /// CRC-64/NVME as long as the store takes and repeats it, else Content-MD5 and the ETag of the answer.
+    #[default]
+    Auto,
+    /// `x-amz-checksum-crc64nvme`, or an error.
+    Crc64Nvme,
+    /// `x-amz-checksum-crc32c`, or an error.
+    Crc32c,
+    /// Content-MD5.
+    Md5,
+    /// Nothing: what is stored is not compared with what was sent.
+    None,
+}
+
 /// Keys that were given as they are.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StaticKeys {
@@ -132,6 +148,8 @@ pub struct Options {
     pub hedge: bool,
     /// What is read whole is compared with the sum that the store tells of it.
     pub verify_reads: bool,
+    /// What protects what is written.
+    pub upload_checksum: UploadChecksum,
     /// How often a failed request is sent again.
     pub retries: usize,
     /// Longest wait for a connection.
@@ -162,6 +180,7 @@ impl Default for Options {
             requester_pays: false,
             hedge: true,
             verify_reads: true,
+            upload_checksum: UploadChecksum::Auto,
             retries: 10,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),

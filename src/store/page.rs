@@ -100,7 +100,7 @@ impl PageClient {
                         tokio::task::yield_now().await;
                     }
                 }
-                Ok(Ok(Some(_))) => return Err(Error::new(ErrorKind::Corrupt, Op::List, prefix, "the listing is too long")),
+                Ok(Ok(Some(_))) => return Err(Error::new(ErrorKind::Malformed, Op::List, prefix, "the listing is too long")),
                 Ok(Ok(None)) => return Ok(body),
                 Ok(Err(error)) => return Err(answer::transport(Op::List, prefix, &error)),
                 Err(_) => return Err(Error::new(ErrorKind::Timeout, Op::List, prefix, format!("no byte for {:?}", self.stall_timeout))),

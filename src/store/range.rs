@@ -285,7 +285,7 @@ fn lost(key: &Key, failure: &Failure) -> Error {
     let kind = match failure {
         Failure::Connect(_) => ErrorKind::Connect,
         Failure::Lost(_) => ErrorKind::Unavailable,
-        Failure::NotHttp => ErrorKind::Corrupt,
+        Failure::NotHttp => ErrorKind::Malformed,
     };
     Error::new(kind, Op::Get, key, failure.to_string())
 }

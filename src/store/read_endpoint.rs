@@ -16,7 +16,7 @@ use self::breaker::{Breaker, Turn};
 use super::retry::Counted;
 use super::{
     Body, Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadsPage, Written,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -124,8 +124,8 @@ impl ObjectStore for ReadEndpoint {
         self.home.put(request).await
     }
 
-    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
-        self.home.create_upload(key, headers).await
+    async fn create_upload(&self, request: &UploadRequest) -> Result<Upload> {
+        self.home.create_upload(request).await
     }
 
     async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {

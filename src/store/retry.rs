@@ -15,7 +15,7 @@ use self::attempts::{Attempts, Limit, is_ambiguous};
 use super::orphans::Orphans;
 use super::{
     Body, Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Op, Options, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadsPage, Written,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -159,8 +159,8 @@ impl ObjectStore for Retrying {
         self.put_once(request).await
     }
 
-    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
-        self.begin_once(key, headers).await
+    async fn create_upload(&self, request: &UploadRequest) -> Result<Upload> {
+        self.begin_once(request).await
     }
 
     async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {

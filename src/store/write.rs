@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 
 use super::{Crc64, ETag, Key, ObjectMeta, ObjectSum};
 
@@ -58,14 +59,41 @@ pub struct PutRequest {
     pub condition: Condition,
 }
 
+/// A multipart upload to begin.
+#[derive(Clone, Debug)]
+pub struct UploadRequest {
+    pub key: Key,
+    pub headers: Headers,
+    /// Some of its parts will be copied inside the store. MinIO copies no part into an upload that was begun with a checksum, and versitygw tells
+    /// the sum of the whole source for that of a part.
+    pub has_copies: bool,
+}
+
+impl UploadRequest {
+    /// All parts of which are sent.
+    pub fn new(key: &Key, headers: &Headers) -> Self {
+        Self { key: key.clone(), headers: headers.clone(), has_copies: false }
+    }
+}
+
+/// The sum that each part of an upload comes with, and is completed with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PartChecksum {
+    /// In the polynomial of the store.
+    Crc64,
+    /// S3 only.
+    Crc32c,
+}
+
 /// An unfinished multipart upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Upload {
     pub key: Key,
     /// The store's name of it.
     pub id: String,
-    /// The store said that it keeps checksums of its parts.
-    pub checksummed: bool,
+    /// The store said that it keeps these sums of its parts.
+    pub checksum: Option<PartChecksum>,
 }
 
 /// A part that the store has.
@@ -75,8 +103,10 @@ pub struct Part {
     pub number: u32,
     pub etag: ETag,
     pub size: u64,
-    /// CRC64 of its content, in the polynomial of the store; of a part that was copied only where the store tells it.
+    /// CRC64 of its content, in the polynomial of the store; none of a part that was copied.
     pub crc64: Option<u64>,
+    /// What it came with in an upload with [`PartChecksum::Crc32c`].
+    pub crc32c: Option<u32>,
 }
 
 /// A copy inside the store.

@@ -98,7 +98,7 @@ pub(super) struct Landed {
 
 /// A stretch of content and its sum.
 pub fn piece(size: u64, sum: u64) -> Part {
-    Part { number: 0, etag: ETag::from(""), size, crc64: Some(sum) }
+    Part { number: 0, etag: ETag::from(""), size, crc64: Some(sum), crc32c: None }
 }
 
 impl RangeSink for Landing {

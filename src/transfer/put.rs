@@ -15,7 +15,7 @@ use super::sent::Sent;
 use super::source::{Origin, Piece, Source};
 use super::{Error, OnBytes, Result};
 use crate::budget::Budget;
-use crate::store::{self, Condition, ErrorKind, Headers, Key, ObjectStore, Part, PutRequest, Upload};
+use crate::store::{self, Condition, ErrorKind, Headers, Key, ObjectStore, Part, PutRequest, Upload, UploadRequest};
 
 /// One object to be made.
 #[derive(Clone)]
@@ -57,6 +57,15 @@ pub struct Put {
 /// # Errors
 /// What store or disk answer, or [`Error::Stopped`]. Then nothing of it stays in the bucket but what a checkpoint knows of.
 pub async fn put(how: &Putting, key: &Key, origin: Origin, path: &Path) -> Result<Put> {
+    // What was read of a stream is gone.
+    let again = if let Origin::File(file) = &origin { Some(Origin::File(Arc::clone(file))) } else { None };
+    match (put_once(how, key, origin, path).await, again) {
+        (Err(Error::Store(error)), Some(origin)) if error.kind == ErrorKind::ChecksumRefused => put_once(how, key, origin, path).await,
+        (result, _) => result,
+    }
+}
+
+async fn put_once(how: &Putting, key: &Key, origin: Origin, path: &Path) -> Result<Put> {
     let mut stopped = how.stop.clone();
     // Whoever could say so is gone: it is not to be stopped any more.
     let stop = async {
@@ -83,7 +92,7 @@ pub async fn put(how: &Putting, key: &Key, origin: Origin, path: &Path) -> Resul
             return tokio::select! { put = whole(how, key, piece) => put, () = &mut stop => Err(Error::Stopped { is_kept: false }) };
         }
         // Not given up before it is answered: nobody would know the upload that came of it.
-        (None, _) => (how.store.create_upload(key, &how.headers).await?, Vec::new()),
+        (None, _) => (how.store.create_upload(&UploadRequest::new(key, &how.headers)).await?, Vec::new()),
     };
     let ended = send_all(how, &upload, there, first, &mut source, sent.as_mut(), stop).await;
     let is_kept = ended.as_ref().is_err_and(|error| sent.is_some() && is_resumable(error));
@@ -113,7 +122,10 @@ fn checkpoint(how: &Putting, key: &Key, source: &Source, path: &Path) -> Result<
 /// Whether the next run may have more luck with the same upload.
 fn is_resumable(error: &Error) -> bool {
     match error {
-        Error::Store(error) => !matches!(error.kind, ErrorKind::NotFound | ErrorKind::Replaced | ErrorKind::Corrupt | ErrorKind::Invalid),
+        Error::Store(error) => !matches!(
+            error.kind,
+            ErrorKind::NotFound | ErrorKind::Replaced | ErrorKind::Corrupt | ErrorKind::Invalid | ErrorKind::ChecksumRefused
+        ),
         // The file changed, or cannot be read.
         Error::Local { .. } | Error::Checksum { .. } => false,
         Error::Stopped { .. } | Error::Memory(_) => true,

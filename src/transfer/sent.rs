@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::{Checkpoint, Found, name_of, text_of};
 use super::source::Version;
 use super::{Error, Result};
-use crate::store::{self, ErrorKind, Key, ObjectStore, Part, Upload};
+use crate::store::{self, ErrorKind, Key, ObjectStore, Part, PartChecksum, Upload};
 
 /// What must be the same for an upload to go on where it stopped.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,8 +22,8 @@ struct Identity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Line {
-    Begun { id: String, checksummed: bool },
-    Sent { number: u32, etag: String, size: u64, crc64: Option<u64> },
+    Begun { id: String, checksum: Option<PartChecksum> },
+    Sent { number: u32, etag: String, size: u64, crc64: Option<u64>, crc32c: Option<u32> },
 }
 
 /// See the module.
@@ -76,13 +76,13 @@ impl Sent {
 
     /// This upload is what is gone on with.
     pub fn begin(&mut self, upload: &Upload) -> Result<()> {
-        self.checkpoint.add(&Line::Begun { id: upload.id.clone(), checksummed: upload.checksummed })
+        self.checkpoint.add(&Line::Begun { id: upload.id.clone(), checksum: upload.checksum })
     }
 
     /// One more part is there.
     pub fn add(&mut self, part: &Part) -> Result<()> {
         let etag = part.etag.as_str().to_owned();
-        self.checkpoint.add(&Line::Sent { number: part.number, etag, size: part.size, crc64: part.crc64 })
+        self.checkpoint.add(&Line::Sent { number: part.number, etag, size: part.size, crc64: part.crc64, crc32c: part.crc32c })
     }
 
     /// Nothing is left to be gone on with.
@@ -94,7 +94,7 @@ impl Sent {
 impl Line {
     fn upload(&self, key: &Key) -> Option<Upload> {
         match self {
-            Self::Begun { id, checksummed } => Some(Upload { key: key.clone(), id: id.clone(), checksummed: *checksummed }),
+            Self::Begun { id, checksum } => Some(Upload { key: key.clone(), id: id.clone(), checksum: *checksum }),
             Self::Sent { .. } => None,
         }
     }
@@ -102,8 +102,8 @@ impl Line {
     fn part(&self) -> Option<Part> {
         match self {
             Self::Begun { .. } => None,
-            Self::Sent { number, etag, size, crc64 } => {
-                Some(Part { number: *number, etag: etag.as_str().into(), size: *size, crc64: *crc64 })
+            Self::Sent { number, etag, size, crc64, crc32c } => {
+                Some(Part { number: *number, etag: etag.as_str().into(), size: *size, crc64: *crc64, crc32c: *crc32c })
             }
         }
     }

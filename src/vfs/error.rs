@@ -94,7 +94,7 @@ impl Error {
             Self::NoAttribute => libc::ENODATA,
             Self::TooMany(_) => libc::EMFILE,
             Self::Ending => libc::ESHUTDOWN,
-            Self::Write(WriteError::Store(error)) => store_errno(error.kind),
+            Self::Write(WriteError::Store(error)) => store_errno(error),
             Self::Write(WriteError::Disk { source }) => source.raw_os_error().unwrap_or(match source.kind() {
                 io::ErrorKind::StorageFull => libc::ENOSPC,
                 _ => libc::EIO,
@@ -103,24 +103,33 @@ impl Error {
             Self::Write(WriteError::TooLarge) => libc::EFBIG,
             Self::Write(WriteError::Lost | WriteError::Interrupted(_)) => libc::EIO,
             Self::Write(WriteError::Stale(_)) => libc::ESTALE,
-            Self::Store(error) | Self::Read(ReadError::Store(error)) => store_errno(error.kind),
+            Self::Store(error) | Self::Read(ReadError::Store(error)) => store_errno(error),
             Self::Read(ReadError::Deadline(_) | ReadError::GivenUp) => libc::EIO,
             Self::Read(ReadError::Memory(_)) => libc::ENOMEM,
         }
     }
 }
 
-fn store_errno(kind: ErrorKind) -> i32 {
-    match kind {
+fn store_errno(error: &store::Error) -> i32 {
+    match error.kind {
         ErrorKind::NotFound => libc::ENOENT,
         // A range is only asked for inside the size we were told, so an object that cannot satisfy it is another version.
         ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable => libc::ESTALE,
         ErrorKind::AccessDenied | ErrorKind::BadCredentials | ErrorKind::NoCredentials => libc::EACCES,
-        ErrorKind::Invalid => libc::EINVAL,
+        ErrorKind::Invalid if error.code.as_deref() == Some("KeyTooLongError") => libc::ENAMETOOLONG,
+        // What cannot even be asked for, such as a name that is no UTF-8.
+        ErrorKind::Invalid if error.status.is_none() => libc::EINVAL,
+        // The program asked for nothing wrong: the store does not do what the mount wants of it.
+        ErrorKind::Invalid => libc::EIO,
         // A bucket that vanished is a fault of the mount: ENOENT would make programs believe that their file was deleted.
-        ErrorKind::NoSuchBucket | ErrorKind::WrongEndpoint => libc::EIO,
+        ErrorKind::NoSuchBucket | ErrorKind::WrongEndpoint | ErrorKind::ChecksumRefused => libc::EIO,
         // EIO for a timeout too: ETIMEDOUT is a word of sockets that few programs expect of a file.
-        ErrorKind::Throttled | ErrorKind::Unavailable | ErrorKind::Connect | ErrorKind::Timeout | ErrorKind::Corrupt => libc::EIO,
+        ErrorKind::Throttled
+        | ErrorKind::Unavailable
+        | ErrorKind::Connect
+        | ErrorKind::Timeout
+        | ErrorKind::Corrupt
+        | ErrorKind::Malformed => libc::EIO,
     }
 }
 
@@ -147,6 +156,10 @@ mod tests {
             assert_eq!(error.errno(), errno, "{kind:?}");
         }
         assert_eq!(Error::ReadOnly.errno(), libc::EROFS);
+        let invalid = store::Error::new(ErrorKind::Invalid, Op::Copy, &Key::from("a/"), "it");
+        let refused = store::Error { status: Some(400), code: Some("DirectoryObjectContainsData".into()), ..invalid.clone() };
+        let too_long = store::Error { code: Some("KeyTooLongError".into()), ..refused.clone() };
+        assert_eq!([invalid, refused, too_long].map(|error| Error::from(error).errno()), [libc::EINVAL, libc::EIO, libc::ENAMETOOLONG]);
         assert_eq!(Error::NoHardLinks.errno(), libc::EOPNOTSUPP);
     }
 

@@ -223,7 +223,7 @@ impl Edits {
         let written = self.store.put_symlink(&path, target, &Headers::default(), &Condition::Absent).await;
         let written = written.map_err(|error| match error.kind {
             ErrorKind::Replaced => Error::Exists,
-            ErrorKind::Invalid => Error::NameTooLong,
+            ErrorKind::Invalid if error.status.is_none() => Error::NameTooLong,
             _ => error.into(),
         })?;
         let extra = Extra { link: Some(target.to_owned()), ..Extra::default() };

@@ -5,9 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
 
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use futures::future::ready;
+use futures::{FutureExt, StreamExt, stream};
 use tokio::sync::OwnedMutexGuard;
 
 use super::changes::directory_of;
@@ -227,7 +229,9 @@ impl Edits {
         if target.as_bytes().starts_with(source.as_bytes()) {
             return Err(Error::Invalid);
         }
-        match self.names.known_name(to).map(|fact| fact.what) {
+        let there = self.names.known_name(to).map(|fact| fact.what);
+        let has_marker = matches!(there, Some(What::Directory(_)));
+        match there {
             Some(What::File(_)) => return Err(Error::NotADirectory),
             Some(What::Directory(_)) if self.names.dirty.any_below(&target) || self.has_keys(&target).await? => {
                 return Err(Error::NotEmpty);
@@ -242,7 +246,7 @@ impl Edits {
             }
         }
         let objects = self.all_below(&source).await?;
-        let (objects, etags): (Vec<_>, Vec<_>) = self.copy_all(&objects, &source, &target).await?.into_iter().unzip();
+        let (objects, etags): (Vec<_>, Vec<_>) = self.copy_all(&objects, &source, (&target, has_marker)).await?.into_iter().unzip();
         let left = self.delete_all(objects.iter().map(|object| object.key.clone()).collect()).await;
         if objects.is_empty() {
             // It was there for the kernel only, or for what is being written.
@@ -301,17 +305,34 @@ impl Edits {
         }
     }
 
-    /// Copies side by side; what was copied and the etags of the copies, in order.
-    async fn copy_all(&self, objects: &[ObjectMeta], source: &Key, target: &Key) -> Result<Vec<(ObjectMeta, store::ETag)>> {
+    /// Copies side by side; what was copied and the etags of the copies, in order. `has_marker`: the target may have had a marker before.
+    async fn copy_all(
+        &self,
+        objects: &[ObjectMeta],
+        source: &Key,
+        (target, has_marker): (&Key, bool),
+    ) -> Result<Vec<(ObjectMeta, store::ETag)>> {
         let moved = |key: &Key| target.join(&key.as_bytes()[source.as_bytes().len()..]);
-        let copies = objects.iter().map(|object| self.copy_to(object, moved(&object.key)).boxed()).collect::<Vec<_>>();
-        let copied: Result<Vec<_>> = stream::iter(copies).buffered(AT_ONCE).try_collect().await;
-        let error = match copied {
-            Ok(etags) => return Ok(etags),
+        let failed = AtomicBool::new(false);
+        let copies = objects.iter().map(|object| {
+            let (failed, to) = (&failed, moved(&object.key));
+            async move {
+                if failed.load(Relaxed) {
+                    return None;
+                }
+                let copied = self.copy_to(object, to).await;
+                failed.fetch_or(copied.is_err(), Relaxed);
+                Some(copied)
+            }
+            .boxed()
+        });
+        // To the end of those that have begun, also after one has failed: what was dropped would arrive after it was taken back.
+        let begun: Vec<_> = stream::iter(copies.collect::<Vec<_>>()).buffered(AT_ONCE).filter_map(ready).collect().await;
+        let error = match begun.into_iter().collect() {
+            Ok(copied) => return Ok(copied),
             Err(error) => error,
         };
-        // The marker of the target may have been there before.
-        let copies = objects.iter().map(|object| moved(&object.key)).filter(|key| key != target);
+        let copies = objects.iter().map(|object| moved(&object.key)).filter(|key| !has_marker || key != target);
         let left = self.delete_all(copies.collect()).await;
         for key in &left {
             tracing::error!(%key, "a rename failed and this copy could not be taken back");

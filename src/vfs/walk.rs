@@ -251,7 +251,7 @@ pub(super) async fn links(store: &dyn ObjectStore, page: &ListPage) -> HashMap<K
 pub(super) fn check_progress(page: ListPage, request: &ListRequest) -> store::Result<ListPage> {
     if page.next.is_some() && page.next == request.token {
         let words = "the store names the same page as the next one";
-        return Err(store::Error::new(ErrorKind::Corrupt, Op::List, &request.prefix, words));
+        return Err(store::Error::new(ErrorKind::Malformed, Op::List, &request.prefix, words));
     }
     Ok(page)
 }
@@ -273,6 +273,6 @@ mod tests {
         assert!(check_progress(page(Some("b")), &request(Some("a"))).is_ok());
         assert!(check_progress(page(None), &request(None)).is_ok());
         let error = check_progress(page(Some("a")), &request(Some("a"))).expect_err("would never end");
-        assert_eq!(error.kind, ErrorKind::Corrupt);
+        assert_eq!(error.kind, ErrorKind::Malformed);
     }
 }

@@ -174,14 +174,20 @@ impl Inner {
     }
 
     async fn save_parts(self: &Arc<Self>, condition: Condition) -> Result<ObjectMeta, WriteError> {
-        match caught(self.complete_parts(condition)).await {
-            Ok((meta, headers)) => {
-                self.state.lock().on_saved(&meta, &headers);
-                Ok(meta)
-            }
-            Err(error) => {
-                self.take_back(&error).await;
-                Err(error)
+        let mut is_anew = false;
+        loop {
+            match caught(self.complete_parts(condition.clone())).await {
+                Ok((meta, headers)) => {
+                    self.state.lock().on_saved(&meta, &headers);
+                    return Ok(meta);
+                }
+                Err(error) => {
+                    let is_here = self.take_back(&error).await;
+                    if !is_here || !error.refuses_checksum() || is_anew {
+                        return Err(error);
+                    }
+                    is_anew = true;
+                }
             }
         }
     }
@@ -219,8 +225,8 @@ impl Inner {
         Ok((meta(&upload.key, size, written), upload.headers.clone()))
     }
 
-    /// After a failure: the upload goes, and what of its bytes is still here waits for the next commit.
-    async fn take_back(&self, error: &WriteError) {
+    /// After a failure: the upload goes, and what of its bytes is still here waits for the next commit. Tells whether that is all of them.
+    async fn take_back(&self, error: &WriteError) -> bool {
         if let Kind::Streaming(stream) = &mut self.state.lock().kind
             && let Some(upload) = stream.upload.take()
         {
@@ -232,8 +238,10 @@ impl Inner {
             stream.failure = None;
             if !stream.reopen(&self.shared.share) {
                 state.fate.fail(error);
+                return false;
             }
         }
+        true
     }
 
     /// Has the upload that is under way become an object, which is edited from then on. Under another key it is no more than a

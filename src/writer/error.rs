@@ -33,6 +33,11 @@ pub enum WriteError {
 }
 
 impl WriteError {
+    /// Whether the same bytes may be taken in another upload, which is begun without a checksum.
+    pub(super) fn refuses_checksum(&self) -> bool {
+        matches!(self, Self::Store(error) if error.kind == ErrorKind::ChecksumRefused)
+    }
+
     /// An error of a request for bytes of the object that is edited.
     pub(super) fn of_base(error: store::Error) -> Self {
         match error.kind {

@@ -7,13 +7,14 @@ use tokio::sync::{OnceCell, watch};
 use tracing::warn;
 
 use super::Shared;
-use crate::store::{self, Body, Condition, Headers, Key, ObjectStore, Part, PartCopy, Upload, Written};
+use crate::store::{self, Body, Condition, Headers, Key, ObjectStore, Part, PartCopy, Upload, UploadRequest, Written};
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Uploading {
     pub key: Key,
     pub headers: Headers,
+    has_copies: bool,
     store: Arc<dyn ObjectStore>,
     begun: OnceCell<Upload>,
     stopped: watch::Sender<bool>,
@@ -33,14 +34,31 @@ impl Drop for Running {
 impl Uploading {
     /// Asks the store for nothing yet.
     pub fn new(shared: &Shared, key: Key, headers: Headers) -> Arc<Self> {
+        Self::begin_later(shared, key, headers, false)
+    }
+
+    /// The same of one that some parts will be copied into.
+    pub fn with_copies(shared: &Shared, key: Key, headers: Headers) -> Arc<Self> {
+        Self::begin_later(shared, key, headers, true)
+    }
+
+    fn begin_later(shared: &Shared, key: Key, headers: Headers, has_copies: bool) -> Arc<Self> {
         let store = Arc::clone(&shared.store);
-        Arc::new(Self { key, headers, store, begun: OnceCell::new(), stopped: watch::Sender::new(false), running: watch::Sender::new(0) })
+        Arc::new(Self {
+            key,
+            headers,
+            has_copies,
+            store,
+            begun: OnceCell::new(),
+            stopped: watch::Sender::new(false),
+            running: watch::Sender::new(0),
+        })
     }
 
     /// One that another daemon has begun.
     pub fn restore(shared: &Shared, upload: Upload, headers: Headers) -> Arc<Self> {
         let (store, key, begun) = (Arc::clone(&shared.store), upload.key.clone(), OnceCell::new_with(Some(upload)));
-        Arc::new(Self { key, headers, store, begun, stopped: watch::Sender::new(false), running: watch::Sender::new(0) })
+        Arc::new(Self { key, headers, has_copies: false, store, begun, stopped: watch::Sender::new(false), running: watch::Sender::new(0) })
     }
 
     /// As the store knows it; none before it has begun it.
@@ -64,8 +82,9 @@ impl Uploading {
     }
 
     async fn upload(&self) -> store::Result<&Upload> {
+        let request = || UploadRequest { key: self.key.clone(), headers: self.headers.clone(), has_copies: self.has_copies };
         // Never cancelled: nobody would know the upload that came of it.
-        self.begun.get_or_try_init(|| self.store.create_upload(&self.key, &self.headers)).await
+        self.begun.get_or_try_init(async || self.store.create_upload(&request()).await).await
     }
 
     async fn unless_stopped(&self, request: impl Future<Output = store::Result<Part>>) -> store::Result<Option<Part>> {

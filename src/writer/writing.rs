@@ -95,10 +95,23 @@ impl Inner {
         let mut leaving = Vec::new();
         state.fate.check_takes_bytes()?;
         let Kind::Streaming(stream) = &mut state.kind else { return Ok(Step::Stage) };
-        if let Some(error) = &stream.failure {
-            // What this write brings is missing from now on.
-            state.fate.fail(error);
-            return Err(error.clone());
+        if let Some(error) = stream.failure.take() {
+            let is_anew = error.refuses_checksum() && !stream.is_busy() && stream.reopen(&self.shared.share);
+            if is_anew {
+                // The next part begins another upload.
+                if let Some(upload) = stream.upload.take() {
+                    upload.give_up(&self.shared);
+                }
+            } else {
+                let waits = error.refuses_checksum() && stream.is_busy();
+                stream.failure = Some(error.clone());
+                if waits {
+                    return Ok(Step::Wait);
+                }
+                // What this write brings is missing from now on.
+                state.fate.fail(&error);
+                return Err(error);
+            }
         }
         let end = offset + data.bytes().len() as u64;
         if state.fate.is_unwanted() && end > stream.first_part() {

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use super::look::Look;
 use super::support::mounts::{Daemon, trial, wait_until};
-use super::support::{Kind, S3Server};
+use super::support::{Habits, Kind, Refusing, S3Server};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -23,6 +23,7 @@ pub fn trials() -> Vec<Trial> {
         trial("sigterm_refuses_what_is_new_and_names_what_was_cut", terminated),
         trial("sigterm_stores_what_was_written_to_files_that_are_open", stored_while_open),
         trial("a_refused_upload_is_an_error_of_close_and_leaves_nothing", refused),
+        trial("checksums_that_are_refused_late_cost_no_file", refused_late),
         trial("appending_copies_what_is_there_inside_the_store", append),
         trial("a_file_opened_for_both_is_one_stream_too", both_ways),
         trial("many_large_writes_among_other_things_are_each_what_they_were", among_others),
@@ -49,6 +50,23 @@ fn many_small() {
     let counts = [Kind::List, Kind::Put, Kind::Head, Kind::Get].map(|kind| server.count(kind));
     // Three names that are free, then all names at once.
     assert_eq!((counts, server.requests().len()), ([4, FILES, 0, 0], 4 + FILES));
+}
+
+/// A store that begins uploads with a checksum and refuses it later: streams, changed large objects, and a file that is being written when it shows.
+fn refused_late() {
+    for refusing in [Refusing::Parts, Refusing::Completion] {
+        let server = S3Server::start();
+        let old = pattern(20 * MIB, 1);
+        server.put("old", old.clone());
+        server.behave(Habits { refuses_sums: Some(refusing), ..Habits::default() });
+        let mount = Daemon::new(&server).start();
+        let new = pattern(40 * MIB, 2);
+        fs::write(mount.join("new"), &new).unwrap_or_else(|error| panic!("{refusing:?}: {error}"));
+        assert!(*server.object("new").expect("it is there") == *new, "{refusing:?}");
+        File::options().append(true).open(mount.join("old")).unwrap().write_all(b"more").unwrap();
+        assert!(*server.object("old").expect("it is there") == [&old, &b"more"[..]].concat(), "{refusing:?}");
+        wait_until("the uploads that were begun with a checksum are aborted", || server.uploads() == 0);
+    }
 }
 
 fn small() {

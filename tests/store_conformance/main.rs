@@ -1,12 +1,11 @@
 //! What every store promises the code above it, one function a promise, run over each store that we can have: in memory,
-//! s3s-fs, our own S3 and OSS servers, and moto, which others wrote. Stores deviate (s3s-fs serves GETs without looking at
+//! s3s-fs, our own S3 and OSS servers, and moto, versitygw and MinIO, which others wrote. Stores deviate (s3s-fs serves GETs without looking at
 //! If-Match); our client keeps the promise all the same.
 //!
-//! moto runs as a child process: `pip install 'moto[server]'`, with `moto_server` on PATH or named by MOTO_SERVER.
-//! Without it its trials are reported as ignored; one that is named and does not start fails them.
+//! moto, versitygw and MinIO run as child processes: see [`third_party`](support::third_party) for how each is found.
+//! Without one its trials are reported as ignored; one that is named and does not start fails them.
 
 mod faults;
-mod moto;
 mod promises;
 mod read_endpoint;
 mod stores;
@@ -20,16 +19,15 @@ use std::sync::Arc;
 use futures::future::LocalBoxFuture;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
-use moto::Moto;
-use stores::Kind;
+use stores::{Kind, ThirdParties};
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let moto = Arc::new(Moto::find());
-    if moto.is_absent() && !args.list {
-        eprintln!("store_conformance: the trials over moto are ignored: {}", moto::ABSENT);
+    let others = Arc::new(ThirdParties::find());
+    for absent in others.absent().filter(|_| !args.list) {
+        eprintln!("store_conformance: trials are ignored: {absent}");
     }
-    let mut trials: Vec<Trial> = promises::ALL.iter().flat_map(|promise| over_every_store(promise, &moto)).collect();
+    let mut trials: Vec<Trial> = promises::ALL.iter().flat_map(|promise| over_every_store(promise, &others)).collect();
     trials.extend(faults::ALL.iter().chain(write_faults::ALL).chain(read_endpoint::ALL).map(|(name, test)| {
         Trial::test(format!("faults::{name}"), || {
             run(test());
@@ -37,27 +35,27 @@ fn main() -> ExitCode {
         })
     }));
     let conclusion = libtest_mimic::run(&args, trials);
-    // Trials that panicked were caught; `exit` would leave the child behind.
-    moto.stop();
+    // Trials that panicked were caught; `exit` would leave the children behind.
+    others.stop();
     conclusion.exit_code()
 }
 
 /// The trials of one promise.
-fn over_every_store<'a>(promise: &'a promises::Promise, moto: &'a Arc<Moto>) -> impl Iterator<Item = Trial> + 'a {
+fn over_every_store<'a>(promise: &'a promises::Promise, others: &'a Arc<ThirdParties>) -> impl Iterator<Item = Trial> + 'a {
     Kind::ALL.into_iter().filter(|&kind| (promise.concerns)(kind)).map(move |kind| {
-        let (moto, test) = (moto.clone(), promise.test);
-        Trial::ignorable_test(format!("{}::{}", kind.name(), promise.name), move || over(kind, &moto, test))
+        let (others, test) = (others.clone(), promise.test);
+        Trial::ignorable_test(format!("{}::{}", kind.name(), promise.name), move || over(kind, &others, test))
     })
 }
 
-fn over(kind: Kind, moto: &Moto, test: promises::Test) -> Result<Completion, Failed> {
-    if kind == Kind::Moto
-        && let Err(reason) = moto.endpoint()
+fn over(kind: Kind, others: &ThirdParties, test: promises::Test) -> Result<Completion, Failed> {
+    if let Some(other) = others.of(kind)
+        && let Err(reason) = other.endpoint()
     {
         // Who names a program wants it to work; one that is just there may be anything, such as a shim of another Python.
-        return if moto.is_named() { Err(reason.into()) } else { Ok(Completion::ignored_with(reason)) };
+        return if other.is_named() { Err(reason.into()) } else { Ok(Completion::ignored_with(reason)) };
     }
-    run(Box::pin(async move { test(stores::Bucket::new(kind, moto).await).await }));
+    run(Box::pin(async move { test(stores::Bucket::new(kind, others).await).await }));
     Ok(Completion::Completed)
 }
 

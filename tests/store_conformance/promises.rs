@@ -63,13 +63,14 @@ pub const ALL: &[Promise] = &[
     promise!(copies::a_copy_replaces_only_what_its_condition_allows),
     promise!(uploads::parts_become_one_object_in_their_order),
     promise!(uploads::upload_with_a_flipped_bit_is_never_a_success, Kind::is_remote),
+    promise!(uploads::every_checksum_that_may_be_chosen_is_taken, Kind::is_remote),
     promise!(uploads::a_part_that_is_sent_again_replaces_the_one_before),
     promise!(uploads::parts_may_be_copied_from_objects),
     promise!(uploads::an_upload_replaces_only_what_its_condition_allows, Kind::is_conditional),
     promise!(uploads::an_aborted_upload_leaves_nothing),
     // s3s-fs leaves their tags and their order out.
     promise!(uploads::the_parts_of_an_upload_are_listed, |kind| kind != Kind::S3sFs),
-    promise!(uploads::unfinished_uploads_are_listed, |kind| kind != Kind::S3sFs),
+    promise!(uploads::unfinished_uploads_are_listed, Kind::lists_uploads),
     promise!(ranges::whole_read_with_a_flipped_bit_is_read_again, Kind::is_remote),
     promise!(ranges::a_dropped_request_frees_its_connection, |kind| matches!(kind, Kind::Memory | Kind::S3 | Kind::OssV4 | Kind::OssV1)),
 ];

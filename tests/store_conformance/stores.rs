@@ -17,10 +17,10 @@ use windlass::metrics::Metrics;
 use windlass::store::memory::{Memory, Plan};
 use windlass::store::{CredentialOptions, Dialect, Key, Options, Policy, Retrying, Signature, StaticKeys, open};
 
-use crate::moto::Moto;
 use crate::support::flipping::Flipping;
 use crate::support::oss_server::{OssServer, Setup};
 use crate::support::oss_sign::Signee;
+use crate::support::third_party::{Make, ThirdParty};
 use crate::support::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};
 
 /// Which store.
@@ -32,10 +32,12 @@ pub enum Kind {
     OssV4,
     OssV1,
     Moto,
+    Versitygw,
+    Minio,
 }
 
 impl Kind {
-    pub const ALL: [Self; 6] = [Self::Memory, Self::S3sFs, Self::S3, Self::OssV4, Self::OssV1, Self::Moto];
+    pub const ALL: [Self; 8] = [Self::Memory, Self::S3sFs, Self::S3, Self::OssV4, Self::OssV1, Self::Moto, Self::Versitygw, Self::Minio];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -45,12 +47,14 @@ impl Kind {
             Self::OssV4 => "oss_v4",
             Self::OssV1 => "oss_v1",
             Self::Moto => "moto",
+            Self::Versitygw => "versitygw",
+            Self::Minio => "minio",
         }
     }
 
-    /// Keys are paths of a file system: there is no `a//b`, no marker `a/`, and no object above another.
+    /// Keys are paths of a file system: there is no `a//b`, no marker `a/` with content, and no object above another.
     pub fn is_directory_tree(self) -> bool {
-        self == Self::S3sFs
+        matches!(self, Self::S3sFs | Self::Versitygw | Self::Minio)
     }
 
     /// It looks at conditions of writes.
@@ -63,19 +67,55 @@ impl Kind {
         !matches!(self, Self::S3sFs | Self::Moto)
     }
 
-    /// It is sure of an upload that has ended: moto completes one twice, s3s-fs says that it is another one's.
+    /// It is sure of an upload that has ended: moto and versitygw complete one twice, s3s-fs says that it is another one's.
     pub fn forgets_uploads(self) -> bool {
-        !matches!(self, Self::S3sFs | Self::Moto)
+        !matches!(self, Self::S3sFs | Self::Moto | Self::Versitygw)
     }
 
     /// The least part that is not the last.
     pub fn least_part(self) -> usize {
-        if matches!(self, Self::S3sFs | Self::Moto) { 5 << 20 } else { 1000 }
+        if matches!(self, Self::S3sFs | Self::Moto | Self::Versitygw | Self::Minio) { 5 << 20 } else { 1000 }
+    }
+
+    /// It lists unfinished uploads of more than one key: MinIO lists those of the key that is asked for, and no others.
+    pub fn lists_uploads(self) -> bool {
+        // s3s-fs leaves their tags and their order out.
+        !matches!(self, Self::S3sFs | Self::Minio)
     }
 
     /// Requests go over HTTP.
     pub fn is_remote(self) -> bool {
         self != Self::Memory
+    }
+}
+
+/// The servers that others wrote.
+pub struct ThirdParties([ThirdParty; 3]);
+
+impl ThirdParties {
+    pub fn find() -> Self {
+        Self(Make::ALL.map(ThirdParty::find))
+    }
+
+    /// The one that a store is; none when it is ours, or runs in this process.
+    pub fn of(&self, kind: Kind) -> Option<&ThirdParty> {
+        let [moto, versitygw, minio] = &self.0;
+        match kind {
+            Kind::Moto => Some(moto),
+            Kind::Versitygw => Some(versitygw),
+            Kind::Minio => Some(minio),
+            Kind::Memory | Kind::S3sFs | Kind::S3 | Kind::OssV4 | Kind::OssV1 => None,
+        }
+    }
+
+    /// Why some are not there.
+    pub fn absent(&self) -> impl Iterator<Item = String> {
+        self.0.iter().filter_map(ThirdParty::absent)
+    }
+
+    /// Ends all of them.
+    pub fn stop(&self) {
+        self.0.iter().for_each(ThirdParty::stop);
     }
 }
 
@@ -94,18 +134,18 @@ pub enum Server {
     S3sFs(Client, #[allow(dead_code, reason = "dropping it removes the files")] TempDir),
     Ours(Client, S3Server),
     Oss(OssServer),
-    Moto(Client),
+    ThirdParty(Client),
 }
 
 impl Bucket {
-    pub async fn new(kind: Kind, moto: &Moto) -> Self {
+    pub async fn new(kind: Kind, others: &ThirdParties) -> Self {
         let (server, options) = match kind {
             Kind::Memory => (Server::Memory(Memory::new(Plan::default())), Options::default()),
             Kind::S3sFs => s3s_fs().await,
             Kind::S3 => s3(),
             Kind::OssV4 => oss(Signature::V4).await,
             Kind::OssV1 => oss(Signature::V1).await,
-            Kind::Moto => in_moto(moto).await,
+            Kind::Moto | Kind::Versitygw | Kind::Minio => in_third_party(others.of(kind).expect("it is one")).await,
         };
         // What is late on a busy machine is not to be sent twice.
         let options = Options { stall_timeout: std::time::Duration::from_secs(60), ..options };
@@ -123,7 +163,7 @@ impl Bucket {
         match &self.server {
             Server::Memory(memory) => drop(memory.put(key, content)),
             Server::Oss(server) => server.change(|setup| drop(setup.objects.insert(key.as_bytes().to_vec(), content))),
-            Server::S3sFs(client, _) | Server::Ours(client, _) | Server::Moto(client) => {
+            Server::S3sFs(client, _) | Server::Ours(client, _) | Server::ThirdParty(client) => {
                 let put = client.put_object().bucket(&self.options.bucket).key(key).body(content.into());
                 put.send().await.unwrap_or_else(|error| panic!("PUT {key}: {error:?}"));
             }
@@ -134,7 +174,7 @@ impl Bucket {
         match &self.server {
             Server::Memory(memory) => assert!(memory.delete(key)),
             Server::Oss(server) => server.change(|setup| assert!(setup.objects.remove(key.as_bytes()).is_some())),
-            Server::S3sFs(client, _) | Server::Ours(client, _) | Server::Moto(client) => {
+            Server::S3sFs(client, _) | Server::Ours(client, _) | Server::ThirdParty(client) => {
                 client.delete_object().bucket(&self.options.bucket).key(key).send().await.expect("the object can be deleted");
             }
         }
@@ -147,6 +187,11 @@ impl Bucket {
         let options = Options { endpoint: Some(proxy.endpoint()), retries: 2, ..self.options.clone() };
         let store = open(&options, Arc::default()).await.expect("the options are right");
         (proxy, store)
+    }
+
+    /// The same bucket under other options.
+    pub async fn with(&self, change: impl FnOnce(Options) -> Options) -> Arc<Retrying> {
+        open(&change(self.options.clone()), Arc::default()).await.expect("the options are right")
     }
 
     /// The same server, another bucket, which it does not have.
@@ -162,7 +207,7 @@ impl Bucket {
             Server::Memory(memory) => Some((memory.count(Op::Head), memory.count(Op::List), memory.count(Op::Get))),
             Server::Ours(_, server) => Some((server.count(Head), server.count(List), server.count(Get))),
             Server::Oss(server) => Some(server.counts()).map(|counts| (counts.head, counts.list, counts.get)),
-            Server::S3sFs(..) | Server::Moto(_) => None,
+            Server::S3sFs(..) | Server::ThirdParty(_) => None,
         }
     }
 }
@@ -208,13 +253,13 @@ async fn s3s_fs() -> (Server, Options) {
 }
 
 /// All trials share the process; a bucket of its own keeps each apart.
-async fn in_moto(moto: &Moto) -> (Server, Options) {
+async fn in_third_party(other: &ThirdParty) -> (Server, Options) {
     static BUCKETS: AtomicUsize = AtomicUsize::new(0);
     let bucket = format!("trial-{}", BUCKETS.fetch_add(1, Relaxed));
-    let endpoint = moto.endpoint().expect("it was asked for before the trial");
+    let endpoint = other.endpoint().expect("it was asked for before the trial");
     let client = client(&endpoint);
     client.create_bucket().bucket(&bucket).send().await.expect("a bucket can be made");
-    (Server::Moto(client), s3_options(endpoint, bucket))
+    (Server::ThirdParty(client), s3_options(endpoint, bucket))
 }
 
 /// Our S3 server.

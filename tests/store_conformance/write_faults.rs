@@ -10,14 +10,14 @@ use sha2::Digest;
 use windlass::metrics::Metrics;
 use windlass::store::{
     Condition, CopyRequest, ETag, ErrorKind, Headers, ListRequest, ObjectStore, Op, Options, Part, PartCopy, PutRequest, Retrying,
-    Signature, Sse, Upload, open,
+    Signature, Sse, Upload, UploadChecksum, UploadRequest, open,
 };
 
 use crate::promises::content;
 use crate::stores::{Server, key, oss, s3};
 use crate::support::flipping::{Flipping, MARK};
 use crate::support::oss_write::OssEffect;
-use crate::support::{Effect, Fault, Habits, Kind, S3Server};
+use crate::support::{Effect, Fault, Habits, Kind, Refusing, S3Server};
 
 type Test = fn() -> LocalBoxFuture<'static, ()>;
 
@@ -35,6 +35,8 @@ pub const ALL: &[(&str, Test)] = tests![
     a_silent_endpoint_that_damages_bodies_is_found_out,
     tags_that_are_no_md5s_are_found_out_and_left_alone,
     multipart_with_part_checksums_completes_where_they_must_be,
+    an_upload_whose_checksums_are_refused_late_is_begun_anew,
+    a_chosen_checksum_goes_with_every_body,
     payloads_without_tls_are_signed_until_checksums_are,
     bodies_carry_md5_where_no_checksum_is_acknowledged,
     weak_tags_are_read_copied_and_replaced_like_strong_ones,
@@ -131,7 +133,7 @@ impl Bench {
     }
 
     async fn begin(&self, name: &str) -> (Upload, Vec<Part>) {
-        let upload = self.store.create_upload(&key(name), &Headers::default()).await.unwrap();
+        let upload = self.store.create_upload(&UploadRequest::new(&key(name), &Headers::default())).await.unwrap();
         let mut parts = Vec::new();
         for number in 1..=2 {
             parts.push(self.store.upload_part(&upload, number, content(number as u8, 70_000).into()).await.unwrap());
@@ -212,7 +214,7 @@ async fn a_store_that_stays_down_leaves_the_old_object_and_no_upload() {
             }
             let kind = bench.put("a", b"new", Condition::Any).await.unwrap_err();
             assert!(matches!(kind, ErrorKind::Throttled | ErrorKind::Unavailable), "{kind:?}");
-            assert!(bench.store.create_upload(&key("a"), &Headers::default()).await.is_err());
+            assert!(bench.store.create_upload(&UploadRequest::new(&key("a"), &Headers::default())).await.is_err());
             assert_eq!(bench.read("a").await, b"old");
             bench.store.settle().await;
             assert_eq!((bench.uploads(), bench.count(Op::CreateUpload)), (0, 2));
@@ -223,7 +225,7 @@ async fn a_store_that_stays_down_leaves_the_old_object_and_no_upload() {
         [Bench::s3(|options| Options { retries: 2, ..options }).await, Bench::oss(|options| Options { retries: 2, ..options }).await]
     {
         bench.harm(Op::CreateUpload, Harm::Lost, usize::MAX);
-        assert!(bench.store.create_upload(&key("a"), &Headers::default()).await.is_err());
+        assert!(bench.store.create_upload(&UploadRequest::new(&key("a"), &Headers::default())).await.is_err());
         bench.store.settle().await;
         assert_eq!((bench.uploads(), bench.count(Op::CreateUpload)), (0, 3));
     }
@@ -234,8 +236,8 @@ async fn a_checksum_that_differs_is_an_error() {
     let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
     server.behave(Habits { wrong_checksums: true, ..Habits::default() });
     assert_eq!(bench.put("a", b"body", Condition::Any).await, Err(ErrorKind::Corrupt));
-    let upload = bench.store.create_upload(&key("b"), &Headers::default()).await.unwrap();
-    assert!(upload.checksummed);
+    let upload = bench.store.create_upload(&UploadRequest::new(&key("b"), &Headers::default())).await.unwrap();
+    assert!(upload.checksum.is_some());
     assert_eq!(bench.store.upload_part(&upload, 1, "part".into()).await.unwrap_err().kind, ErrorKind::Corrupt);
     assert_eq!((bench.count(Op::Put), bench.count(Op::UploadPart)), (2, 2), "it is tried again");
 
@@ -293,8 +295,8 @@ async fn a_silent_endpoint_that_damages_bodies_is_found_out() {
     assert!(server.stored("b").unwrap().0 == marked(1));
     assert_eq!(store.put(&request("b", Condition::Absent)).await.unwrap_err().kind, ErrorKind::Replaced, "others are still in the way");
     let store = open(&options(), Arc::default()).await.unwrap();
-    let upload = store.create_upload(&key("c"), &Headers::default()).await.unwrap();
-    assert!(!upload.checksummed);
+    let upload = store.create_upload(&UploadRequest::new(&key("c"), &Headers::default())).await.unwrap();
+    assert!(!upload.checksum.is_some());
     proxy.flip_requests(1);
     let part = store.upload_part(&upload, 1, marked(2).into()).await.unwrap();
     store.complete_upload(&upload, &[part], &Condition::Any).await.unwrap();
@@ -326,11 +328,74 @@ async fn multipart_with_part_checksums_completes_where_they_must_be() {
     let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
     server.behave(Habits { wants_part_sums: true, ..Habits::default() });
     let etag = bench.put("source", &content(9, 50_000), Condition::Any).await.unwrap();
-    let (upload, mut parts) = bench.begin("a").await;
+    let (upload, parts) = bench.begin("b").await;
+    bench.store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+    assert_eq!(bench.read("b").await.len(), 140_000);
+    let request = UploadRequest { has_copies: true, ..UploadRequest::new(&key("a"), &Headers::default()) };
+    let upload = bench.store.create_upload(&request).await.unwrap();
+    let mut parts = Vec::new();
+    for number in 1..=2 {
+        parts.push(bench.store.upload_part(&upload, number, content(number as u8, 70_000).into()).await.unwrap());
+    }
     let range = PartCopy { source: key("source"), etag, range: 10..40_010 };
     parts.push(bench.store.copy_part(&upload, 3, &range).await.unwrap());
     bench.store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
     assert_eq!(bench.read("a").await.len(), 180_000);
+}
+
+async fn an_upload_whose_checksums_are_refused_late_is_begun_anew() {
+    for (refusing, sent) in [(Refusing::Parts, 0), (Refusing::Completion, 2)] {
+        let bench = Bench::s3(|options| options).await;
+        let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+        server.behave(Habits { refuses_sums: Some(refusing), ..Habits::default() });
+        let upload = bench.store.create_upload(&UploadRequest::new(&key("a"), &Headers::default())).await.unwrap();
+        let mut parts = Vec::new();
+        let mut refused = None;
+        for number in 1..=2 {
+            match bench.store.upload_part(&upload, number, content(number as u8, 70_000).into()).await {
+                Ok(part) => parts.push(part),
+                Err(error) => refused = Some(error.kind),
+            }
+        }
+        assert_eq!(parts.len(), sent, "{refusing:?}");
+        if refused.is_none() {
+            refused = bench.store.complete_upload(&upload, &parts, &Condition::Any).await.err().map(|error| error.kind);
+        }
+        assert_eq!(refused, Some(ErrorKind::ChecksumRefused), "{refusing:?}");
+        let (upload, parts) = bench.begin("a").await;
+        bench.store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+        assert_eq!(bench.read("a").await.len(), 140_000, "{refusing:?}");
+    }
+}
+
+async fn a_chosen_checksum_goes_with_every_body() {
+    let crc64 = Some("x-amz-checksum-crc64nvme");
+    for (checksum, header, md5) in [
+        (UploadChecksum::Auto, crc64, false),
+        (UploadChecksum::Crc64Nvme, crc64, false),
+        (UploadChecksum::Crc32c, Some("x-amz-checksum-crc32c"), false),
+        (UploadChecksum::Md5, None, true),
+        (UploadChecksum::None, None, false),
+    ] {
+        let bench = Bench::s3(|options| Options { upload_checksum: checksum, ..options }).await;
+        let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+        bench.put("a", b"body", Condition::Any).await.unwrap();
+        let (upload, parts) = bench.begin("b").await;
+        bench.store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+        assert_eq!(bench.read("b").await.len(), 140_000);
+        for request in server.of_kind(Kind::Put).into_iter().chain(server.of_kind(Kind::UploadPart)) {
+            let sums: Vec<&str> = request.amz.keys().map(String::as_str).filter(|name| name.starts_with("x-amz-checksum-")).collect();
+            assert_eq!((sums, request.content_md5.is_some()), (Vec::from_iter(header), md5), "{checksum:?}");
+        }
+        let [begun] = &server.of_kind(Kind::CreateUpload)[..] else { unreachable!("one was begun") };
+        assert_eq!(begun.amz.contains_key("x-amz-checksum-algorithm"), header.is_some(), "{checksum:?}");
+    }
+    // What somebody chose is not changed behind their back.
+    let bench = Bench::s3(|options| Options { upload_checksum: UploadChecksum::Crc64Nvme, ..options }).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    server.behave(Habits { no_checksums: true, ..Habits::default() });
+    assert_eq!(bench.put("a", b"body", Condition::Any).await, Err(ErrorKind::Invalid));
+    assert_eq!(bench.count(Op::Put), 1);
 }
 
 async fn payloads_without_tls_are_signed_until_checksums_are() {
@@ -399,7 +464,7 @@ async fn weak_tags_are_read_copied_and_replaced_like_strong_ones() {
         let copy = |etag: ETag| CopyRequest { source: key("a"), etag, target: key("b"), headers: None, condition: Condition::Absent };
         store.copy(&copy(a.etag.clone())).await.unwrap();
         let (store, a) = meta("a").await;
-        let upload = store.create_upload(&key("c"), &Headers::default()).await.unwrap();
+        let upload = store.create_upload(&UploadRequest::new(&key("c"), &Headers::default())).await.unwrap();
         let part = PartCopy { source: key("a"), etag: a.etag.clone(), range: 0..70_000 };
         let parts = [store.copy_part(&upload, 1, &part).await.unwrap(), store.upload_part(&upload, 2, "end".into()).await.unwrap()];
         store.complete_upload(&upload, &parts, &Condition::Absent).await.unwrap();

@@ -43,8 +43,11 @@ pub struct Habits {
     pub silent_checksums: bool,
     /// Its tags look like MD5s and are something else.
     pub odd_tags: bool,
-    /// An upload that was begun with a checksum is completed only with those of its parts, as MinIO and versitygw do.
+    /// An upload that was begun with a checksum is completed only with those of its parts, as MinIO and versitygw do, and takes no copied part, as
+    /// MinIO does.
     pub wants_part_sums: bool,
+    /// It begins uploads with a checksum, and refuses it later.
+    pub refuses_sums: Option<Refusing>,
     /// It marks the tags in headers as weak, as proxies do, and meets no condition on a tag. Listings show them as they are.
     pub weak_tags: bool,
     /// It knows no conditional writes and says so.
@@ -53,6 +56,13 @@ pub struct Habits {
     pub wrong_checksums: bool,
     /// The next completion fails, and says so after it began with success.
     pub late_error: bool,
+}
+
+/// When checksums of an upload are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusing {
+    Parts,
+    Completion,
 }
 
 #[derive(Clone, Debug)]

@@ -22,9 +22,10 @@ pub mod real_world;
 pub mod s3_server;
 pub mod sandbox;
 pub mod sts;
+pub mod third_party;
 pub mod vfs_world;
 
-pub use self::bucket::{About, Habits};
+pub use self::bucket::{About, Habits, Refusing};
 pub use self::fault::{Effect, Fault};
 pub use self::log::{Kind, Request};
 pub use self::s3_server::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, SystemTime};
 
 use super::program::{MIB, Said, at, command, content, json, names_in, put, run, said};
-use super::support::{Effect, Fault, Kind, Request, S3Server};
+use super::support::{Effect, Fault, Habits, Kind, Refusing, Request, S3Server};
 
 #[test]
 fn put_stores_one_request_below_the_threshold_and_parts_above() {
@@ -32,6 +32,20 @@ fn put_stores_one_request_below_the_threshold_and_parts_above() {
     run(&server, &["put", "/tmp", &at("x")]).fails(2, &["directory"]);
     run(&server, &["put", "-", &at("dir/")]).fails(2, &["name the object"]);
     put(&server, b"", "x", &["--part-size", "1MiB"]).fails(2, &["5MiB"]);
+}
+
+#[test]
+fn put_begins_anew_where_checksums_are_refused_late() {
+    for refusing in [Refusing::Parts, Refusing::Completion] {
+        let server = S3Server::start();
+        server.behave(Habits { refuses_sums: Some(refusing), ..Habits::default() });
+        let content = content(20 * MIB);
+        put(&server, &content, "new", &[]).succeeds();
+        assert!(server.stored("new").unwrap().0 == content, "{refusing:?}");
+        assert_eq!((server.count(Kind::CreateUpload), server.uploads()), (2, 0), "{refusing:?}");
+        put(&server, &content, "chosen", &["--upload-checksum", "crc64nvme"]).fails(2, &["--upload-checksum"]);
+        assert_eq!(server.uploads(), 0, "{refusing:?}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::metrics::Metrics;
 use crate::mount;
 use crate::store::{
     self, Condition, Error, ErrorKind, Headers, Key, LEAST_PART, ListRequest, ObjectMeta, ObjectStore, Policy, PutRequest, RangeRequest,
-    RangeSink, Result as StoreResult, Retrying,
+    RangeSink, Result as StoreResult, Retrying, UploadRequest,
 };
 
 /// Whoever looks wants to know now.
@@ -117,7 +117,7 @@ async fn first_byte(store: &Retrying, object: &ObjectMeta) -> StoreResult<()> {
     store.get_range(&request, &mut OneByte([0])).await
 }
 
-/// Writes an object and a part of an upload, reads and copies nothing of others, and removes both.
+/// Writes an object, in one request and in parts, reads and copies nothing of others, and removes it.
 async fn writes(store: &Retrying, prefix: &Key) -> Vec<Finding> {
     let key = prefix.join(format!(".windlass-doctor-{:016x}", rand::random::<u64>()).as_bytes());
     let mut findings = Vec::new();
@@ -128,7 +128,7 @@ async fn writes(store: &Retrying, prefix: &Key) -> Vec<Finding> {
         condition: Condition::Any,
     };
     let put = store.put(&request).await;
-    let is_there = put.is_ok();
+    let mut is_there = put.is_ok();
     findings.push(told("PUT", put.map(drop), "objects may be written"));
     if is_there {
         let look = async {
@@ -137,7 +137,9 @@ async fn writes(store: &Retrying, prefix: &Key) -> Vec<Finding> {
         };
         findings.push(told("GET of it", look.await, "what was written is read"));
     }
-    findings.push(told("multipart", upload(store, &key).await, "uploads in parts may be made"));
+    let made = upload(store, &key).await;
+    is_there |= made.is_ok();
+    findings.push(told("multipart", made, "uploads in parts may be made"));
     if is_there {
         findings.push(match store.delete(&key).await {
             Ok(()) => Finding::ok("DELETE", "objects may be removed"),
@@ -150,10 +152,16 @@ async fn writes(store: &Retrying, prefix: &Key) -> Vec<Finding> {
     findings
 }
 
+/// Makes an object out of two parts: some stores take the parts and refuse to put them together.
 async fn upload(store: &Retrying, key: &Key) -> StoreResult<()> {
-    let upload = store.create_upload(key, &Headers::default()).await?;
-    let body = vec![0; usize::try_from(LEAST_PART).unwrap_or_default()].into();
-    let sent = store.upload_part(&upload, 1, body).await;
-    let aborted = store.abort_upload(&upload).await;
-    sent.and(aborted)
+    let upload = store.create_upload(&UploadRequest::new(key, &Headers::default())).await?;
+    let made = async {
+        let body = vec![0; usize::try_from(LEAST_PART).unwrap_or_default()];
+        let parts = [store.upload_part(&upload, 1, body.into()).await?, store.upload_part(&upload, 2, "the end".into()).await?];
+        store.complete_upload(&upload, &parts, &Condition::Any).await
+    };
+    match made.await {
+        Ok(_) => Ok(()),
+        Err(error) => store.abort_upload(&upload).await.and(Err(error)),
+    }
 }

@@ -415,6 +415,13 @@ pub static OPTIONS: &[Spec] = &[
         ..WRITE
     },
     Spec {
+        name: "upload-checksum",
+        kind: Kind::Choice(&["auto", "crc64nvme", "crc32c", "md5", "none"]),
+        default: Some("auto"),
+        help: "What protects uploads to S3: auto (crc64nvme as long as the store takes and repeats it, else md5), crc64nvme, crc32c, md5, none",
+        ..WRITE
+    },
+    Spec {
         name: "sse",
         aliases: &[Alias { word: "use_sse", rule: Rule::OrElse("on") }],
         help: "Server-side encryption of what is written: on (AES256), kms, or kmsid:KEY",

@@ -25,7 +25,7 @@ use self::log::{Guard, Log};
 use self::plan::Script;
 use super::{
     Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Unfinished, Upload, UploadsPage, Written, symlink,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Unfinished, Upload, UploadRequest, UploadsPage, Written, symlink,
 };
 
 pub use self::hold::Held;
@@ -230,8 +230,8 @@ impl ObjectStore for Memory {
         self.answer_put(request).await
     }
 
-    async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
-        self.answer_create(key, headers).await
+    async fn create_upload(&self, request: &UploadRequest) -> Result<Upload> {
+        self.answer_create(request).await
     }
 
     async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {

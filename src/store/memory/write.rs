@@ -13,7 +13,7 @@ use super::{Memory, not_found, precondition_failed};
 use crate::store::symlink::{self, Link};
 use crate::store::{
     Body, Condition, CopyRequest, Crc64, Details, ETag, Error, ErrorKind, Headers, Key, LARGEST_COPY, MOST_PARTS, ObjectSum, Op, Part,
-    PartCopy, PartsPage, Polynomial, PutRequest, Result, Unfinished, Upload, UploadsPage, Written,
+    PartChecksum, PartCopy, PartsPage, Polynomial, PutRequest, Result, Unfinished, Upload, UploadRequest, UploadsPage, Written,
 };
 
 /// Entries of one page of uploads, or of parts.
@@ -118,11 +118,12 @@ impl Memory {
         .await
     }
 
-    pub(super) async fn answer_create(&self, key: &Key, headers: &Headers) -> Result<Upload> {
+    pub(super) async fn answer_create(&self, request: &UploadRequest) -> Result<Upload> {
+        let UploadRequest { key, headers, .. } = request;
         let guard = Guard::open(&self.log, Op::CreateUpload, key, None, None);
         self.carry_out(Op::CreateUpload, key, 0, guard, |bucket| {
             let id = bucket.begin(key, headers.clone());
-            Ok(Upload { key: key.clone(), id, checksummed: bucket.checksums })
+            Ok(Upload { key: key.clone(), id, checksum: bucket.checksums.then_some(PartChecksum::Crc64) })
         })
         .await
     }
@@ -210,6 +211,7 @@ impl Memory {
                 etag: etag.clone(),
                 size: content.len() as u64,
                 crc64: None,
+                crc32c: None,
             };
             let parts: Vec<Part> = rest.by_ref().take(MOST_LISTED).map(part).collect();
             let next = parts.last().map(|last| last.number).filter(|_| rest.next().is_some());
@@ -276,7 +278,7 @@ fn add_part(bucket: &mut Bucket, op: Op, upload: &Upload, number: u32, content: 
     let (size, crc64) = (content.len() as u64, bucket.checksums.then(|| Polynomial::Nvme.of(&content)));
     let added = bucket.add_part(&(upload.key.clone(), upload.id.clone()), number, content);
     let etag = added.ok_or_else(|| no_such_upload(op, &upload.key))?;
-    Ok(Part { number, etag, size, crc64 })
+    Ok(Part { number, etag, size, crc64, crc32c: None })
 }
 
 fn no_such_upload(op: Op, key: &Key) -> Error {

@@ -56,7 +56,7 @@ impl OssLister {
         let prefix = &request.prefix;
         match self.pages.get(signed, prefix, self.metrics.attempt(RequestKind::List), tell).await? {
             Answered::Page(page) => Ok(page),
-            Answered::Unreadable(_, _, error) => Err(Error::new(ErrorKind::Corrupt, Op::List, prefix, error.to_string())),
+            Answered::Unreadable(_, _, error) => Err(Error::new(ErrorKind::Malformed, Op::List, prefix, error.to_string())),
             Answered::Refused(status, headers, body) => Err(Answer::new(status.as_u16(), &headers, &body).into_error(Op::List, prefix)),
         }
     }

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
+use crate::store::requests::version_in;
 use crate::store::{ETag, Error, ErrorKind, Key, Op, RangeRequest, Result};
 
 /// The headers that make a GET of an object a GET of one range of one version.
@@ -36,10 +37,10 @@ impl Conditions {
 /// Whether the head of an answer promises exactly the bytes that were asked for.
 pub(super) fn check(status: StatusCode, headers: &HeaderMap, length: Option<u64>, request: &RangeRequest) -> Result<()> {
     let Range { start, end } = request.range;
-    let etag = headers.get(header::ETAG).and_then(|value| value.to_str().ok());
+    let etag = named(headers, length, request);
     // Stores exist that accept If-Match and ignore it. This comes first: the Content-Range of another version may differ too,
     // and asking again does not help.
-    if etag.is_some_and(|etag| !same_version(etag, &request.etag)) {
+    if etag.as_ref().is_some_and(|etag| !same_version(etag, &request.etag)) {
         return Err(answered(ErrorKind::Replaced, &request.key, status, "the object was replaced".to_owned()));
     }
     match status {
@@ -58,7 +59,7 @@ pub(super) fn check(status: StatusCode, headers: &HeaderMap, length: Option<u64>
         }
     }
     if etag.is_none() {
-        return Err(answered(ErrorKind::Corrupt, &request.key, status, "the answer has no ETag".to_owned()));
+        return Err(answered(ErrorKind::Malformed, &request.key, status, "the answer has no ETag".to_owned()));
     }
     match length {
         Some(length) if length != end - start => {
@@ -67,6 +68,20 @@ pub(super) fn check(status: StatusCode, headers: &HeaderMap, length: Option<u64>
         }
         _ => Ok(()),
     }
+}
+
+/// The version that an answer names. Where the object has no tag, its size and date are compared in place of one; an answer that has lost the tag of
+/// an object with one names none.
+fn named(headers: &HeaderMap, length: Option<u64>, request: &RangeRequest) -> Option<ETag> {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    if !request.etag.is_stand_in() {
+        return text(header::ETAG).map(|tag| ETag::from(tag.trim()));
+    }
+    let size = match text(header::CONTENT_RANGE) {
+        Some(range) => content_range(range)?.2?,
+        None => length?,
+    };
+    version_in(headers, size)
 }
 
 /// First byte, last byte and size of the object, of `bytes 0-9/100`; the size may be `*`.
@@ -78,15 +93,15 @@ fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
 }
 
 /// Whether two spellings name one version: listings of some stores leave the quotes out, and proxies mark tags as weak.
-fn same_version(answer: &str, asked: &ETag) -> bool {
-    ETag::from(answer.trim()).opaque().trim_matches('"') == asked.opaque().trim_matches('"')
+fn same_version(answer: &ETag, asked: &ETag) -> bool {
+    answer.opaque().trim_matches('"') == asked.opaque().trim_matches('"')
 }
 
 /// Whether a 416 comes from another version: it says so, or the object is now too short for a range that lay inside it.
 pub(super) fn is_other_version(headers: &HeaderMap, request: &RangeRequest) -> bool {
     let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     match (text(header::ETAG), text(header::CONTENT_RANGE).and_then(|range| range.strip_prefix("bytes */")?.parse::<u64>().ok())) {
-        (Some(etag), _) => !same_version(etag, &request.etag),
+        (Some(etag), _) => !same_version(&etag.trim().into(), &request.etag),
         (None, Some(total)) => total < request.range.end,
         (None, None) => false,
     }
@@ -99,6 +114,8 @@ pub(super) fn answered(kind: ErrorKind, key: &Key, status: StatusCode, message: 
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use super::*;
 
     fn request() -> RangeRequest {
@@ -119,7 +136,7 @@ mod tests {
             (206, "W/\"v1\"", whole, Some(10), None),
             (206, "W/\"v2\"", whole, Some(10), Some(ErrorKind::Replaced)),
             (206, "\"v2\"", "bytes 10-11/12", Some(2), Some(ErrorKind::Replaced)),
-            (206, "", whole, Some(10), Some(ErrorKind::Corrupt)),
+            (206, "", whole, Some(10), Some(ErrorKind::Malformed)),
             (206, "\"v1\"", "", Some(10), Some(ErrorKind::Corrupt)),
             (206, "\"v1\"", "bytes 10-18/100", Some(9), Some(ErrorKind::Corrupt)),
             (206, "\"v1\"", "bytes 10-19/15", Some(10), Some(ErrorKind::Corrupt)),
@@ -131,6 +148,33 @@ mod tests {
         }
         let from_the_beginning = RangeRequest { range: 0..10, ..request() };
         assert!(check(StatusCode::OK, &headers("v1", ""), Some(10), &from_the_beginning).is_ok());
+    }
+
+    #[test]
+    fn size_and_date_stand_in_for_a_tag_that_there_is_not() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let asked = RangeRequest { etag: ETag::stand_in(None, 100, at(1_330_063_668)), ..request() };
+        let partial = StatusCode::PARTIAL_CONTENT;
+        let answer = |etag: &str, range: &str, date: &str| {
+            let mut headers = headers(etag, range);
+            headers.insert(header::LAST_MODIFIED, date.parse().unwrap());
+            check(partial, &headers, Some(10), &asked).err().map(|error| error.kind)
+        };
+        let (range, date) = ("bytes 10-19/100", "Fri, 24 Feb 2012 06:07:48 GMT");
+        assert_eq!(answer("", range, date), None);
+        assert_eq!(answer("", "bytes 10-19/101", date), Some(ErrorKind::Replaced));
+        assert_eq!(answer("", range, "Fri, 24 Feb 2012 06:07:49 GMT"), Some(ErrorKind::Replaced));
+        assert_eq!(answer("\"v1\"", range, date), Some(ErrorKind::Replaced), "it was written by the store since");
+        let conditions: HeaderMap = Conditions::new(&asked, true, false).unwrap().0.into_iter().collect();
+        assert_eq!(conditions.get(header::IF_MATCH), None);
+        let mut whole = headers("", "");
+        whole.insert(header::LAST_MODIFIED, date.parse().unwrap());
+        let all = RangeRequest { range: 0..100, ..asked.clone() };
+        assert!(check(StatusCode::OK, &whole, Some(100), &all).is_ok());
+        whole.insert("x-amz-version-id", "v7".parse().unwrap());
+        assert_eq!(check(StatusCode::OK, &whole, Some(100), &all).unwrap_err().kind, ErrorKind::Replaced);
+        let by_id = RangeRequest { etag: ETag::stand_in(Some("v7"), 0, at(0)), ..all };
+        assert!(check(StatusCode::OK, &whole, Some(100), &by_id).is_ok());
     }
 
     #[test]

@@ -153,7 +153,7 @@ async fn a_wrong_answer_never_reaches_the_sink() {
         (partial(10, 19, "\"v2\"", body), ErrorKind::Replaced),
         // Another version, too short for the range, of a store that ignores If-Match.
         (partial(10, 18, "\"v2\"", "abcdefghi"), ErrorKind::Replaced),
-        (no_etag, ErrorKind::Corrupt),
+        (no_etag, ErrorKind::Malformed),
         (no_range, ErrorKind::Corrupt),
         (short_total, ErrorKind::Corrupt),
         (long, ErrorKind::Corrupt),

@@ -79,6 +79,8 @@ async fn whatever_the_read_endpoint_says_the_endpoint_answers() {
         ErrorKind::Timeout,
         ErrorKind::Connect,
         ErrorKind::Corrupt,
+        ErrorKind::Malformed,
+        ErrorKind::ChecksumRefused,
         ErrorKind::Invalid,
     ] {
         let sim = Sim::new();

@@ -12,7 +12,7 @@ use super::headers::{encoded, sayable};
 use super::objects::header_etag;
 use super::uploads::part_query;
 use super::{Call, HASHED_HERE, Reply, Requests, off_the_runtime};
-use crate::store::{Body, Condition, Dialect, Error, ErrorKind, Headers, Key, Op, Result, Upload};
+use crate::store::{Body, Condition, Dialect, Error, ErrorKind, Headers, Key, Op, PartChecksum, Result, Upload, UploadChecksum};
 
 const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
@@ -20,21 +20,25 @@ const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 #[derive(Debug)]
 pub(super) struct Sent {
     pub body: Body,
-    /// It becomes an object at once, not a part.
-    pub is_object: bool,
-    /// Its CRC-64 may go with it.
-    pub takes_crc64: bool,
+    pub becomes: Becomes,
+}
+
+/// What becomes of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Becomes {
+    Object,
+    /// With the sum that its upload was begun with: others the store may refuse.
+    Part(Option<PartChecksum>),
 }
 
 impl Requests {
-    /// Sends a write without a body of the caller's under `condition`. `form` makes the request out of the headers of the condition, with or
-    /// without checksums.
+    /// Sends a write without a body of the caller's under `condition`. `form` makes the request out of the headers of the condition.
     pub(super) async fn write<'a>(
         &self,
         op: Op,
         key: &Key,
         condition: &Condition,
-        form: impl Fn(HeaderMap, bool) -> Call<'a> + Send,
+        form: impl Fn(HeaderMap) -> Call<'a> + Send,
     ) -> Result<Reply> {
         self.adapting(op, key, condition, None, form).await.map(|(reply, _)| reply)
     }
@@ -46,12 +50,12 @@ impl Requests {
         key: &Key,
         condition: &Condition,
         sent: &Sent,
-        form: impl Fn(HeaderMap, bool) -> Call<'a> + Send,
-    ) -> Result<(Reply, u64)> {
+        form: impl Fn(HeaderMap) -> Call<'a> + Send,
+    ) -> Result<(Reply, Digests)> {
         let (reply, digests) = self.adapting(op, key, condition, Some(sent), form).await?;
         let digests = digests.expect("they were made of the body");
         self.verify(op, key, sent, &digests, &reply).await?;
-        Ok((reply, digests.crc64))
+        Ok((reply, digests))
     }
 
     async fn adapting<'a>(
@@ -60,22 +64,23 @@ impl Requests {
         key: &Key,
         condition: &Condition,
         sent: Option<&Sent>,
-        form: impl Fn(HeaderMap, bool) -> Call<'a> + Send,
+        form: impl Fn(HeaderMap) -> Call<'a> + Send,
     ) -> Result<(Reply, Option<Digests>)> {
         loop {
             let was_weak = self.are_weak();
             let mut headers = self.condition(op, key, condition).await?;
-            let (conditional, checksums, md5s) = (!headers.is_empty(), self.sends_checksums(), self.md5s.load(Relaxed));
+            let (conditional, md5s) = (!headers.is_empty(), self.md5s.load(Relaxed));
             let digests = match sent {
                 Some(sent) => Some(self.protect(sent, &mut headers).await),
                 None => None,
             };
-            let call = form(headers, checksums);
+            let call = form(headers);
             let call = match (sent, &digests) {
                 (Some(sent), Some(digests)) => Call { payload: digests.sha256, ..call.bearing(sent.body.clone()) },
                 _ => call,
             };
             let has_md5 = call.headers.contains_key(CONTENT_MD5);
+            let has_sum = call.headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-"));
             let error = match self.send(&call).await {
                 Ok(reply) => return Ok((reply, digests)),
                 Err(error) => error,
@@ -83,9 +88,15 @@ impl Requests {
             if has_md5 && md5s && refuses_md5(&error) {
                 warn!(%error, "the endpoint takes no Content-MD5, going on without");
                 self.md5s.store(false, Relaxed);
-            } else if checksums && refuses_checksums(&error) {
+            } else if has_sum && refuses_checksums(&error) {
+                if self.upload_checksum != UploadChecksum::Auto {
+                    return Err(Error { message: format!("{}: set --upload-checksum to auto", error.message), ..error });
+                }
                 warn!(%error, "the endpoint takes no CRC64NVME, going on without");
                 self.checksums.store(false, Relaxed);
+                if matches!(op, Op::UploadPart | Op::CompleteUpload) {
+                    return Err(Error { kind: ErrorKind::ChecksumRefused, ..error });
+                }
             } else if conditional && is_versioned(op, condition, &error) && self.turns_out_weak(key, was_weak).await {
                 debug!(%error, "the endpoint weakens its ETags: looking before each write that replaces a version");
             } else if conditional && self.dialect == Dialect::S3 && lacks_conditions(&error) {
@@ -99,6 +110,24 @@ impl Requests {
 
     pub(super) fn sends_checksums(&self) -> bool {
         self.checksums.load(Relaxed)
+    }
+
+    /// The sum that is sent with objects, and that uploads are begun with.
+    pub(super) fn sum_header(&self) -> Option<PartChecksum> {
+        match (self.dialect, self.upload_checksum) {
+            (Dialect::Oss, _) | (_, UploadChecksum::Md5 | UploadChecksum::None) => None,
+            (Dialect::S3, UploadChecksum::Auto) => self.sends_checksums().then_some(PartChecksum::Crc64),
+            (Dialect::S3, UploadChecksum::Crc64Nvme) => Some(PartChecksum::Crc64),
+            (Dialect::S3, UploadChecksum::Crc32c) => Some(PartChecksum::Crc32c),
+        }
+    }
+
+    /// The sum that goes with a body.
+    fn sum_of(&self, sent: &Sent) -> Option<PartChecksum> {
+        match sent.becomes {
+            Becomes::Object => self.sum_header(),
+            Becomes::Part(sum) => sum.filter(|_| self.dialect == Dialect::S3),
+        }
     }
 
     /// Whether tags were known to be weak when a condition on one is about to be sent.
@@ -121,23 +150,33 @@ impl Requests {
     /// Adds the headers that protect a body, and makes the sums that they and the comparison afterwards need: see [`digests`](super::digests)
     /// for which and why.
     async fn protect(&self, sent: &Sent, headers: &mut HeaderMap) -> Digests {
-        // An upload that was not begun with the algorithm may refuse parts with its sum.
-        let has_crc = sent.takes_crc64 && self.sends_checksums();
+        let sum = self.sum_of(sent);
         let extra = match self.dialect {
             Dialect::S3 => Extra {
-                md5: !has_crc || self.acknowledging.is_known_not_to(),
-                // The header with the CRC is signed. Once the store is known to look at it, the hash would only cost.
-                sha256: self.voice.signs_payloads() && !(has_crc && self.acknowledging.is_known_to()),
+                md5: match self.upload_checksum {
+                    UploadChecksum::Auto => sum.is_none() || self.acknowledging.is_known_not_to(),
+                    UploadChecksum::Crc64Nvme | UploadChecksum::Crc32c => sum.is_none(),
+                    UploadChecksum::Md5 => true,
+                    UploadChecksum::None => false,
+                },
+                // The header with the sum is signed. Once the store is known to look at it, the hash would only cost.
+                sha256: self.voice.signs_payloads() && !(sum.is_some() && self.acknowledging.is_known_to()),
+                crc32c: sum == Some(PartChecksum::Crc32c),
             },
             // OSS tells the CRC of whatever it takes, but afterwards. Over TLS, and for a part, which is sent again, that is enough; an object
             // must not be seen with wrong bytes until it is.
-            Dialect::Oss => {
-                Extra { md5: self.acknowledging.is_known_not_to() || (sent.is_object && self.voice.signs_payloads()), sha256: false }
-            }
+            Dialect::Oss => Extra {
+                md5: self.acknowledging.is_known_not_to() || (sent.becomes == Becomes::Object && self.voice.signs_payloads()),
+                ..Extra::default()
+            },
         };
         let digests = self.digests(&sent.body, extra).await;
-        if has_crc {
-            headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(digests.crc64));
+        if let Some(sum) = sum {
+            let value = match digests.crc32c {
+                Some(crc32c) => encoded(crc32c.to_be_bytes()),
+                None => encoded(digests.crc64.to_be_bytes()),
+            };
+            headers.insert(self.names.checksum(sum), value);
         }
         if let Some(md5) = digests.md5.filter(|_| self.md5s.load(Relaxed)) {
             headers.insert(CONTENT_MD5, content_md5(md5));
@@ -147,13 +186,23 @@ impl Requests {
 
     /// Compares what the store says that it has taken with what was sent.
     async fn verify(&self, op: Op, key: &Key, sent: &Sent, digests: &Digests, reply: &Reply) -> Result<()> {
-        let has_crc = self.dialect == Dialect::Oss || (sent.takes_crc64 && self.sends_checksums());
-        let repeated = self.names.crc64(&reply.headers);
-        if has_crc {
-            self.acknowledging.record(repeated.is_some());
+        let crc64 = self.names.crc64(&reply.headers);
+        let crc32c = self.names.crc32c(&reply.headers).zip(digests.crc32c);
+        match self.sum_of(sent) {
+            Some(PartChecksum::Crc32c) => self.acknowledging.record(crc32c.is_some()),
+            Some(PartChecksum::Crc64) => self.acknowledging.record(crc64.is_some()),
+            None if self.dialect == Dialect::Oss => self.acknowledging.record(crc64.is_some()),
+            None => {}
         }
-        if repeated.is_some() {
+        if let Some((told, made)) = crc32c.filter(|(told, made)| told != made) {
+            let message = format!("the store has content with CRC-32C {told:08x}, sent was {made:08x}");
+            return Err(self.spoiled(op, key, sent, reply, message));
+        }
+        if crc64.is_some() {
             return self.compare(op, key, Some(digests.crc64), reply);
+        }
+        if crc32c.is_some() || self.upload_checksum == UploadChecksum::None {
+            return Ok(());
         }
         let Some(stored) = self.names.md5_tag(&reply.headers).filter(|_| !self.tags.are_not_md5s()) else { return Ok(()) };
         let md5 = match digests.md5 {
@@ -166,8 +215,7 @@ impl Requests {
         }
         let differs = || {
             let message = format!("the store has content with MD5 {}, sent was {}", hex::encode(stored), hex::encode(md5));
-            let stored = sent.is_object.then(|| header_etag(op, key, reply).ok()).flatten();
-            Error { stored, ..Error::new(ErrorKind::Corrupt, op, key, message) }
+            self.spoiled(op, key, sent, reply, message)
         };
         let _one_at_a_time = self.probing.lock().await;
         if self.tags.are_unknown() {
@@ -188,12 +236,18 @@ impl Requests {
         if self.tags.are_md5s() { Err(differs()) } else { Ok(()) }
     }
 
+    /// What is there now is not what was sent.
+    fn spoiled(&self, op: Op, key: &Key, sent: &Sent, reply: &Reply, message: String) -> Error {
+        let stored = if sent.becomes == Becomes::Object { header_etag(op, key, reply).ok() } else { None };
+        Error { stored, ..Error::new(ErrorKind::Corrupt, op, key, message) }
+    }
+
     /// Whether the tag of an empty part, which has no bit to lose, is the MD5 of nothing. The part is dropped with its upload.
     async fn probe_tags(&self, key: &Key) -> Result<bool> {
         let object = self.names.of_object(Op::CreateUpload, key, &Headers::default())?;
         let begin = Call::new(Op::CreateUpload, Method::POST, key).with([("uploads", String::new())]).headed(object);
         let id = self.outcome(Op::CreateUpload, key, &self.send(&begin).await?)?.upload_id.unwrap_or_default();
-        let upload = Upload { key: key.clone(), id, checksummed: false };
+        let upload = Upload { key: key.clone(), id, checksum: None };
         let part = self.send(&Call::new(Op::UploadPart, Method::PUT, key).with(part_query(&upload, 1))).await;
         if let Err(error) = self.abort_upload(&upload).await {
             warn!(%error, "an unfinished upload is left in the bucket: remove it with \"windlass mpu abort\"");

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use crc_fast::CrcAlgorithm;
 use http::HeaderValue;
 use md5::{Digest, Md5};
 use sha2::Sha256;
@@ -28,6 +29,8 @@ pub(super) struct Extra {
     pub md5: bool,
     /// For the signature of the payload.
     pub sha256: bool,
+    /// For `x-amz-checksum-crc32c`.
+    pub crc32c: bool,
 }
 
 /// The sums of a body.
@@ -36,15 +39,17 @@ pub(super) struct Digests {
     pub crc64: u64,
     pub md5: Option<[u8; 16]>,
     pub sha256: Option<[u8; 32]>,
+    pub crc32c: Option<u32>,
 }
 
 impl Digests {
     /// Makes them in one pass.
     pub fn of(body: &Body, polynomial: Polynomial, extra: Extra) -> Self {
         if extra == Extra::default() {
-            return Self { crc64: polynomial.of_body(body), md5: None, sha256: None };
+            return Self { crc64: polynomial.of_body(body), md5: None, sha256: None, crc32c: None };
         }
         let (mut crc64, mut md5, mut sha256) = (polynomial.summing(), extra.md5.then(Md5::new), extra.sha256.then(Sha256::new));
+        let mut crc32c = extra.crc32c.then(|| crc_fast::Digest::new(CrcAlgorithm::Crc32Iscsi));
         for step in body.pieces().iter().flat_map(|piece| piece.chunks(STEP)) {
             crc64.add(step);
             if let Some(md5) = &mut md5 {
@@ -53,8 +58,16 @@ impl Digests {
             if let Some(sha256) = &mut sha256 {
                 sha256.update(step);
             }
+            if let Some(crc32c) = &mut crc32c {
+                crc32c.update(step);
+            }
         }
-        Self { crc64: crc64.value(), md5: md5.map(|md5| md5.finalize().into()), sha256: sha256.map(|sha256| sha256.finalize().into()) }
+        Self {
+            crc64: crc64.value(),
+            md5: md5.map(|md5| md5.finalize().into()),
+            sha256: sha256.map(|sha256| sha256.finalize().into()),
+            crc32c: crc32c.map(|sum| u32::try_from(sum.finalize()).expect("it has 32 bits")),
+        }
     }
 }
 
@@ -160,13 +173,14 @@ mod tests {
     #[test]
     fn digests_are_those_of_the_published_values() {
         let body: Body = [Bytes::from("1234"), Bytes::from("56789")].into_iter().collect();
-        let all = Digests::of(&body, Polynomial::Nvme, Extra { md5: true, sha256: true });
+        let all = Digests::of(&body, Polynomial::Nvme, Extra { md5: true, sha256: true, crc32c: true });
         assert_eq!(all.crc64, 0xae8b_1486_0a79_9888);
         assert_eq!(hex::encode(all.md5.unwrap()), "25f9e794323b453885f5181f1b624d0b");
         assert_eq!(hex::encode(all.sha256.unwrap()), "15e2b0d3c33891ebb0f1ef609ec419420c20e320ce94c65fbc8c3312448eb225");
+        assert_eq!(all.crc32c, Some(0xe306_9283));
         assert_eq!(md5_of(&body), all.md5.unwrap());
         let crc_only = Digests::of(&body, Polynomial::Nvme, Extra::default());
-        assert_eq!(crc_only, Digests { md5: None, sha256: None, ..all });
+        assert_eq!(crc_only, Digests { md5: None, sha256: None, crc32c: None, ..all });
     }
 
     #[test]

@@ -8,7 +8,7 @@ use reqsign_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::headers::in_base64;
-use crate::store::{ETag, Key, Part, PartsPage, Unfinished, UploadsPage};
+use crate::store::{ETag, Key, Part, PartChecksum, PartsPage, Unfinished, UploadsPage};
 
 #[derive(Serialize)]
 #[serde(rename = "CompleteMultipartUpload")]
@@ -25,13 +25,19 @@ struct CompletedPart<'a> {
     etag: &'a str,
     #[serde(rename = "ChecksumCRC64NVME", skip_serializing_if = "Option::is_none")]
     crc64: Option<String>,
+    #[serde(rename = "ChecksumCRC32C", skip_serializing_if = "Option::is_none")]
+    crc32c: Option<String>,
 }
 
-/// The body that ends an upload. Tags stand there without the mark of weak ones, which only answers through a proxy have. With `sums` it names those of the parts that are known: MinIO and versitygw insist on them where the parts came
-/// with them.
-pub(super) fn completion(parts: &[Part], sums: bool) -> String {
-    let crc64 = |part: &Part| part.crc64.filter(|_| sums).map(in_base64);
-    let parts = parts.iter().map(|part| CompletedPart { number: part.number, etag: part.etag.opaque(), crc64: crc64(part) }).collect();
+/// The body that ends an upload. Tags stand there without the mark of weak ones, which only answers through a proxy have. It names the sums that
+/// the parts came with: MinIO and versitygw insist on them.
+pub(super) fn completion(parts: &[Part], sums: Option<PartChecksum>) -> String {
+    let crc64 = |part: &Part| part.crc64.filter(|_| sums == Some(PartChecksum::Crc64)).map(|crc| in_base64(crc.to_be_bytes()));
+    let crc32c = |part: &Part| part.crc32c.filter(|_| sums == Some(PartChecksum::Crc32c)).map(|crc| in_base64(crc.to_be_bytes()));
+    let parts = parts
+        .iter()
+        .map(|part| CompletedPart { number: part.number, etag: part.etag.opaque(), crc64: crc64(part), crc32c: crc32c(part) })
+        .collect();
     quick_xml::se::to_string(&Completion { parts }).expect("numbers and text can be written as XML")
 }
 
@@ -134,7 +140,8 @@ struct ListedPart {
 /// The page of parts that `body` is, or why it is none.
 pub(super) fn parts(body: &[u8]) -> Result<PartsPage, String> {
     let page: Parts = quick_xml::de::from_reader(trimmed(body)).map_err(|error| format!("the answer cannot be read: {error}"))?;
-    let part = |part: ListedPart| Part { number: part.number, etag: ETag::quoted(part.etag.trim()), size: part.size, crc64: None };
+    let part =
+        |part: ListedPart| Part { number: part.number, etag: ETag::quoted(part.etag.trim()), size: part.size, crc64: None, crc32c: None };
     let next = match (page.is_truncated, page.next_part_number_marker) {
         (false, _) => None,
         (true, Some(marker)) => Some(marker),
@@ -151,14 +158,16 @@ mod tests {
 
     #[test]
     fn parts_are_written_in_their_order_and_escaped() {
-        let part = |number, etag: &str| Part { number, etag: etag.into(), size: 1, crc64: None };
-        let text = completion(&[part(1, "\"a\""), part(7, "<&>")], true);
+        let part = |number, etag: &str| Part { number, etag: etag.into(), size: 1, crc64: None, crc32c: None };
+        let text = completion(&[part(1, "\"a\""), part(7, "<&>")], Some(PartChecksum::Crc64));
         let expected = "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>\"a\"</ETag></Part>\
                         <Part><PartNumber>7</PartNumber><ETag>&lt;&amp;&gt;</ETag></Part></CompleteMultipartUpload>";
         assert_eq!(text, expected);
-        let summed = Part { crc64: Some(0xae8b_1486_0a79_9888), ..part(1, "a") };
-        assert!(completion(std::slice::from_ref(&summed), true).contains("<ChecksumCRC64NVME>rosUhgp5mIg=</ChecksumCRC64NVME></Part>"));
-        assert!(!completion(&[summed], false).contains("Checksum"));
+        let summed = [Part { crc64: Some(0xae8b_1486_0a79_9888), crc32c: Some(0xe306_9283), ..part(1, "a") }];
+        let with = |sums| completion(&summed, sums);
+        assert!(with(Some(PartChecksum::Crc64)).contains("</ETag><ChecksumCRC64NVME>rosUhgp5mIg=</ChecksumCRC64NVME></Part>"));
+        assert!(with(Some(PartChecksum::Crc32c)).contains("</ETag><ChecksumCRC32C>4waSgw==</ChecksumCRC32C></Part>"));
+        assert!(!with(None).contains("Checksum"));
     }
 
     #[test]
@@ -205,7 +214,7 @@ mod tests {
             <NextPartNumberMarker>7</NextPartNumberMarker><MaxParts>2</MaxParts><IsTruncated>true</IsTruncated>\
             <Part><PartNumber>1</PartNumber><LastModified>x</LastModified><ETag>&quot;a&quot;</ETag><Size>5</Size></Part>\
             <Part><ETag>b</ETag><Size>6</Size><PartNumber>7</PartNumber></Part></ListPartsResult>";
-        let part = |number, etag: &str, size| Part { number, etag: etag.into(), size, crc64: None };
+        let part = |number, etag: &str, size| Part { number, etag: etag.into(), size, crc64: None, crc32c: None };
         let page = parts(body).unwrap();
         assert_eq!((page.parts, page.next), (vec![part(1, "\"a\"", 5), part(7, "\"b\"", 6)], Some(7)));
         assert_eq!(parts(b"<ListPartsResult/>").unwrap().next, None);

@@ -11,7 +11,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 use super::digests::{Tags, possible_md5};
 use crate::store::{
-    Crc64, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, ObjectSum, Op, Options, Polynomial, Result, Sse,
+    Crc64, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, ObjectSum, Op, Options, PartChecksum, Polynomial, Result,
+    Sse,
 };
 
 /// How stores write a key in the header that names the source of a copy.
@@ -141,14 +142,15 @@ impl Names {
     pub fn details(&self, key: &Key, map: &HeaderMap) -> Result<Details> {
         let text = |name: HeaderName| map.get(name).and_then(|value| value.to_str().ok());
         let meta = || {
-            Some(ObjectMeta {
-                key: key.clone(),
-                size: text(header::CONTENT_LENGTH)?.parse().ok()?,
-                etag: ETag::quoted(text(header::ETAG)?),
-                modified: text(header::LAST_MODIFIED).map_or(Some(UNIX_EPOCH), |date| httpdate::parse_http_date(date).ok())?,
-            })
+            let size = text(header::CONTENT_LENGTH)?.parse().ok()?;
+            let modified = text(header::LAST_MODIFIED).map_or(Some(UNIX_EPOCH), |date| httpdate::parse_http_date(date).ok())?;
+            Some(ObjectMeta { key: key.clone(), size, etag: version_in(map, size)?, modified })
         };
-        let lacking = || Error::new(ErrorKind::Corrupt, Op::Head, key, "the answer has no length, no ETag or no readable date");
+        let lacking = || {
+            let message =
+                "the answer has no length, no readable date, or nothing that names the version: neither ETag nor version id nor date";
+            Error::new(ErrorKind::Malformed, Op::Head, key, message)
+        };
         let owned = |name: &str| text(self.vendor(name)).map(str::to_owned);
         Ok(Details {
             meta: meta().ok_or_else(lacking)?,
@@ -174,10 +176,36 @@ impl Names {
         Headers { content_type: map.get(header::CONTENT_TYPE).map(text), metadata: metadata.collect() }
     }
 
+    /// The header with the sum of a body.
+    pub fn checksum(&self, sum: PartChecksum) -> HeaderName {
+        self.vendor(match sum {
+            PartChecksum::Crc64 => "checksum-crc64nvme",
+            PartChecksum::Crc32c => "checksum-crc32c",
+        })
+    }
+
+    /// The CRC-32C that an answer tells of an object or part.
+    pub fn crc32c(&self, map: &HeaderMap) -> Option<u32> {
+        let bytes = BASE64_STANDARD.decode(map.get(self.checksum(PartChecksum::Crc32c))?).ok()?;
+        Some(u32::from_be_bytes(bytes.try_into().ok()?))
+    }
+
     /// The checksum that an answer tells of a whole object or part.
     pub fn crc64(&self, map: &HeaderMap) -> Option<Crc64> {
         crc64_of(self.dialect, map)
     }
+}
+
+/// The version of the object of `size` bytes that an answer is about: its ETag, or what stands in for one where there is none. None: it names no
+/// version at all.
+pub(in crate::store) fn version_in(map: &HeaderMap, size: u64) -> Option<ETag> {
+    let text = |name: &str| map.get(name).and_then(|value| value.to_str().ok()).map(str::trim).filter(|text| !text.is_empty());
+    if let Some(tag) = text("etag") {
+        return Some(ETag::quoted(tag));
+    }
+    let id = text("x-amz-version-id").or_else(|| text("x-oss-version-id")).filter(|&id| id != "null");
+    let modified = text("last-modified").and_then(|date| httpdate::parse_http_date(date).ok());
+    (id.is_some() || modified.is_some()).then(|| ETag::stand_in(id, size, modified.unwrap_or(UNIX_EPOCH)))
 }
 
 fn prefix_of(dialect: Dialect) -> &'static str {
@@ -230,12 +258,12 @@ pub(in crate::store) fn object_sum(dialect: Dialect, map: &HeaderMap, tags: &Arc
 }
 
 /// A CRC as S3 writes it: its bytes, the highest first, in base64.
-pub(super) fn in_base64(crc64: u64) -> String {
-    BASE64_STANDARD.encode(crc64.to_be_bytes())
+pub(super) fn in_base64<const N: usize>(crc: [u8; N]) -> String {
+    BASE64_STANDARD.encode(crc)
 }
 
-pub(super) fn encoded(crc64: u64) -> HeaderValue {
-    HeaderValue::try_from(in_base64(crc64)).expect("base64 is valid in a header")
+pub(super) fn encoded<const N: usize>(crc: [u8; N]) -> HeaderValue {
+    HeaderValue::try_from(in_base64(crc)).expect("base64 is valid in a header")
 }
 
 pub(super) fn decoded(text: &str) -> Option<u64> {
@@ -290,12 +318,14 @@ mod tests {
         assert_eq!((details.meta.size, details.meta.etag.as_str()), (7, "\"e\""));
         assert_eq!((details.storage_class.as_deref(), details.version_id.as_deref()), (Some("GLACIER"), Some("v1")));
         assert_eq!(details.crc64, Some(Crc64 { polynomial: Polynomial::Nvme, value: 0xae8b_1486_0a79_9888 }));
-        assert_eq!(encoded(0xae8b_1486_0a79_9888), "rosUhgp5mIg=");
-        for lacking in 0..2 {
-            let mut some = full.to_vec();
-            some.remove(lacking);
-            assert_eq!(names.details(&"k".into(), &map(&some)).unwrap_err().kind, ErrorKind::Corrupt);
+        assert_eq!(encoded(0xae8b_1486_0a79_9888_u64.to_be_bytes()), "rosUhgp5mIg=");
+        for some in [&full[1..], &full[..1]] {
+            assert_eq!(names.details(&"k".into(), &map(some)).unwrap_err().kind, ErrorKind::Malformed);
         }
+        let untagged = |headers: &[(&'static str, &str)]| names.details(&"k".into(), &map(headers)).unwrap().meta.etag;
+        let modified = UNIX_EPOCH + std::time::Duration::from_secs(1_330_063_668);
+        assert_eq!(untagged(&[full[0], ("etag", ""), full[2]]), ETag::stand_in(None, 7, modified));
+        assert_eq!(untagged(&[full[0], full[2], full[4]]), ETag::stand_in(Some("v1"), 7, modified));
         let unversioned = map(&[full[0], full[1], ("x-amz-version-id", "null")]);
         assert_eq!(names.details(&"k".into(), &unversioned).unwrap().version_id, None);
     }

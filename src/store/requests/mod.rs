@@ -29,11 +29,11 @@ use super::answer;
 use super::credentials::{Attempts, Edition};
 use super::leave::Clients;
 use super::signing::SignedGet;
-use super::{Body, Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result};
+use super::{Body, Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result, UploadChecksum};
 use crate::metrics::{Attempt, Metrics, RequestKind};
 
 pub(super) use self::digests::Tags;
-pub(super) use self::headers::{REQUEST_PAYER, object_sum};
+pub(super) use self::headers::{REQUEST_PAYER, object_sum, version_in};
 
 /// No document is longer: 1000 unfinished uploads with keys of 1 KiB, each byte percent-encoded, are half of it.
 const BODY_LIMIT: usize = 8 << 20;
@@ -86,7 +86,8 @@ pub(super) struct Requests {
     work_timeout: Duration,
     verifies_reads: bool,
     metrics: Arc<Metrics>,
-    /// S3: checksums are sent; not any more once the endpoint refused one.
+    upload_checksum: UploadChecksum,
+    /// S3: checksums are sent and asked for; not any more once the endpoint refused one that nobody had chosen.
     checksums: AtomicBool,
     /// Content-MD5 is sent; not any more once the endpoint refused it.
     md5s: AtomicBool,
@@ -155,6 +156,7 @@ impl Requests {
             work_timeout: options.request_timeout,
             verifies_reads: options.verify_reads,
             metrics,
+            upload_checksum: options.upload_checksum,
             checksums: AtomicBool::new(options.dialect == Dialect::S3),
             md5s: AtomicBool::new(true),
             acknowledging: Acknowledging::default(),

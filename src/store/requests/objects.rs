@@ -4,9 +4,9 @@
 use http::{HeaderMap, HeaderValue, Method, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
-use super::adapt::Sent;
+use super::adapt::{Becomes, Sent};
 use super::documents::Outcome;
-use super::headers::{CARRIED, Version, object_sum};
+use super::headers::{CARRIED, Version, object_sum, version_in};
 use super::{Call, Reply, Requests};
 use crate::store::symlink::{self, Link};
 use crate::store::{
@@ -47,7 +47,9 @@ impl Requests {
         }
         let headers = found?.headers;
         let details = self.names.details(key, &headers)?;
-        self.tags.on_header(details.meta.etag.as_str());
+        if !details.meta.etag.is_stand_in() {
+            self.tags.on_header(details.meta.etag.as_str());
+        }
         let sum = object_sum(self.dialect, &headers, &self.tags).filter(|_| self.verifies_reads);
         Ok(Details { sum, ..details })
     }
@@ -57,7 +59,8 @@ impl Requests {
         let mut reply = self.send(&Call::new(Op::Head, Method::GET, key).with([("symlink", String::new())])).await?;
         reply.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(SYMLINK_SIZE));
         let target = reply.headers.get("x-oss-symlink-target").map(|target| percent_decode(target.as_bytes()).collect());
-        let target = target.ok_or_else(|| Error::new(ErrorKind::Corrupt, Op::Head, key, "the answer does not say where the link leads"))?;
+        let target =
+            target.ok_or_else(|| Error::new(ErrorKind::Malformed, Op::Head, key, "the answer does not say where the link leads"))?;
         Ok(Details { symlink: Some(target), ..self.names.details(key, &reply.headers)? })
     }
 
@@ -80,7 +83,7 @@ impl Requests {
             headers.insert(header::IF_MATCH, super::headers::sayable(Op::Get, key, etag.as_str())?);
         }
         let reply = self.send(&Call::new(Op::Get, Method::GET, key).headed(headers)).await?;
-        if header_etag(Op::Get, key, &reply)? != *etag {
+        if version_in(&reply.headers, reply.body.len() as u64).is_none_or(|there| there != *etag) {
             return Err(Error::new(ErrorKind::Replaced, Op::Get, key, "the object was replaced"));
         }
         Ok(reply.body)
@@ -89,8 +92,8 @@ impl Requests {
     pub async fn put(&self, request: &PutRequest) -> Result<Written> {
         let PutRequest { key, body, headers, condition } = request;
         let object = self.names.of_object(Op::Put, key, headers)?;
-        let sent = Sent { body: Body::from(body.clone()), is_object: true, takes_crc64: self.dialect == Dialect::S3 };
-        let form = |mut headers: HeaderMap, _| {
+        let sent = Sent { body: Body::from(body.clone()), becomes: Becomes::Object };
+        let form = |mut headers: HeaderMap| {
             headers.extend(object.clone());
             Call::new(Op::Put, Method::PUT, key).headed(headers)
         };
@@ -127,7 +130,7 @@ impl Requests {
             }
         };
         object.insert(self.names.vendor("metadata-directive"), HeaderValue::from_static(directive));
-        let form = |mut headers: HeaderMap, _| {
+        let form = |mut headers: HeaderMap| {
             headers.extend(object.clone());
             Call::new(Op::Copy, Method::PUT, target).headed(headers)
         };
@@ -167,7 +170,7 @@ impl Requests {
         let mut object = self.names.of_object(Op::Put, key, headers)?;
         let encoded = percent_encode(target, TARGET).to_string();
         object.insert("x-oss-symlink-target", HeaderValue::try_from(encoded).expect("percent-encoding leaves what a header takes"));
-        let form = |mut headers: HeaderMap, _| {
+        let form = |mut headers: HeaderMap| {
             headers.extend(object.clone());
             Call::new(Op::Put, Method::PUT, key).with([("symlink", String::new())]).headed(headers).bearing(Body::default())
         };
@@ -213,5 +216,5 @@ pub(super) fn header_etag(op: Op, key: &Key, reply: &Reply) -> Result<ETag> {
 }
 
 pub(super) fn no_etag(op: Op, key: &Key) -> Error {
-    Error::new(ErrorKind::Corrupt, op, key, "the answer does not tell the ETag")
+    Error::new(ErrorKind::Malformed, op, key, "the answer does not tell the ETag")
 }

@@ -3,44 +3,61 @@
 
 use http::{HeaderMap, HeaderValue, Method, header};
 
-use super::adapt::Sent;
+use super::adapt::{Becomes, Sent};
 use super::documents::{completion, parts, uploads};
 use super::headers::{decoded, encoded};
 use super::objects::{gone, header_etag, no_etag};
 use super::{Call, Requests};
 use crate::store::{
-    Body, Condition, Dialect, Error, ErrorKind, Headers, Key, Op, Part, PartCopy, PartsPage, Result, Upload, UploadsPage, Written,
+    Body, Condition, Dialect, Error, ErrorKind, Key, Op, Part, PartChecksum, PartCopy, PartsPage, Result, Upload, UploadChecksum,
+    UploadRequest, UploadsPage, Written,
 };
 
-/// What S3 calls the checksum, and that it is one of the whole.
-const ALGORITHM: &str = "CRC64NVME";
+/// That the sum is one of the whole object, which is made of those of the parts.
 const WHOLE: &str = "FULL_OBJECT";
 
+/// What S3 calls an algorithm.
+fn algorithm(sum: PartChecksum) -> &'static str {
+    match sum {
+        PartChecksum::Crc64 => "CRC64NVME",
+        PartChecksum::Crc32c => "CRC32C",
+    }
+}
+
 impl Requests {
-    pub async fn create_upload(&self, key: &Key, headers: &Headers) -> Result<Upload> {
+    pub async fn create_upload(&self, request: &UploadRequest) -> Result<Upload> {
+        let UploadRequest { key, headers, has_copies } = request;
         let object = self.names.of_object(Op::CreateUpload, key, headers)?;
-        let form = |mut headers: HeaderMap, checksums| {
+        let sum = || self.sum_header().filter(|_| !has_copies);
+        let form = |mut headers: HeaderMap| {
             headers.extend(object.clone());
-            if checksums {
-                headers.insert(self.names.vendor("checksum-algorithm"), HeaderValue::from_static(ALGORITHM));
-                headers.insert(self.names.vendor("checksum-type"), HeaderValue::from_static(WHOLE));
+            if let Some(sum) = sum() {
+                headers.insert(self.names.vendor("checksum-algorithm"), HeaderValue::from_static(algorithm(sum)));
+                // The sum of an object out of the CRC-32C of its parts is younger than many stores.
+                if sum == PartChecksum::Crc64 {
+                    headers.insert(self.names.vendor("checksum-type"), HeaderValue::from_static(WHOLE));
+                }
             }
             Call::new(Op::CreateUpload, Method::POST, key).with([("uploads", String::new())]).headed(headers)
         };
         let reply = self.write(Op::CreateUpload, key, &Condition::Any, form).await?;
         let id = self.outcome(Op::CreateUpload, key, &reply)?.upload_id.filter(|id| !id.is_empty());
-        let id = id.ok_or_else(|| Error::new(ErrorKind::Corrupt, Op::CreateUpload, key, "the answer does not name the upload"))?;
-        let confirmed = || reply.headers.get(self.names.vendor("checksum-algorithm")).is_some_and(|algorithm| algorithm == ALGORITHM);
-        Ok(Upload { key: key.clone(), id, checksummed: self.dialect == Dialect::Oss || confirmed() })
+        let id = id.ok_or_else(|| Error::new(ErrorKind::Malformed, Op::CreateUpload, key, "the answer does not name the upload"))?;
+        let confirmed = |sum: &PartChecksum| {
+            let told = reply.headers.get(self.names.vendor("checksum-algorithm"));
+            self.upload_checksum != UploadChecksum::Auto || told.is_some_and(|told| told == algorithm(*sum))
+        };
+        let checksum = if self.dialect == Dialect::Oss { Some(PartChecksum::Crc64) } else { sum().filter(confirmed) };
+        Ok(Upload { key: key.clone(), id, checksum })
     }
 
     pub async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         let (key, size) = (&upload.key, body.len() as u64);
-        let sent = Sent { body, is_object: false, takes_crc64: self.dialect == Dialect::S3 && upload.checksummed };
-        let form = |headers: HeaderMap, _| Call::new(Op::UploadPart, Method::PUT, key).with(part_query(upload, number)).headed(headers);
-        let (reply, crc64) = self.write_body(Op::UploadPart, key, &Condition::Any, &sent, form).await?;
-        let crc64 = upload.checksummed.then_some(crc64);
-        Ok(Part { number, etag: header_etag(Op::UploadPart, key, &reply)?, size, crc64 })
+        let sent = Sent { body, becomes: Becomes::Part(upload.checksum) };
+        let form = |headers: HeaderMap| Call::new(Op::UploadPart, Method::PUT, key).with(part_query(upload, number)).headed(headers);
+        let (reply, digests) = self.write_body(Op::UploadPart, key, &Condition::Any, &sent, form).await?;
+        let etag = header_etag(Op::UploadPart, key, &reply)?;
+        Ok(Part { number, etag, size, crc64: Some(digests.crc64), crc32c: digests.crc32c })
     }
 
     pub async fn copy_part(&self, upload: &Upload, number: u32, source: &PartCopy) -> Result<Part> {
@@ -62,30 +79,29 @@ impl Requests {
         let bytes = format!("bytes={}-{}", range.start, range.end - 1);
         headers.insert(self.names.vendor("copy-source-range"), HeaderValue::try_from(bytes).expect("digits are valid in a header"));
         let reply = self.send(&Call::new(Op::CopyPart, Method::PUT, key).with(part_query(upload, number)).headed(headers)).await?;
-        let outcome = self.outcome(Op::CopyPart, key, &reply)?;
-        let (etag, crc64) = (outcome.etag().ok_or_else(|| no_etag(Op::CopyPart, key))?, outcome.crc64.as_deref().and_then(decoded));
-        Ok(Part { number, etag, size: range.end - range.start, crc64 })
+        let etag = self.outcome(Op::CopyPart, key, &reply)?.etag().ok_or_else(|| no_etag(Op::CopyPart, key))?;
+        Ok(Part { number, etag, size: range.end - range.start, crc64: None, crc32c: None })
     }
 
     pub async fn complete_upload(&self, upload: &Upload, parts: &[Part], condition: &Condition) -> Result<Written> {
         let key = &upload.key;
         let crc64 = self.polynomial().of_parts(parts);
-        let form = |mut headers: HeaderMap, checksums| {
+        let sums = upload.checksum.filter(|_| self.dialect == Dialect::S3);
+        let form = |mut headers: HeaderMap| {
             headers.extend(self.names.of_completion());
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
-            let summed = checksums && upload.checksummed && self.dialect == Dialect::S3;
-            if let Some(crc64) = crc64.filter(|_| summed) {
-                headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(crc64));
+            if let Some(crc64) = crc64.filter(|_| sums == Some(PartChecksum::Crc64)) {
+                headers.insert(self.names.checksum(PartChecksum::Crc64), encoded(crc64.to_be_bytes()));
                 headers.insert(self.names.vendor("checksum-type"), HeaderValue::from_static(WHOLE));
             }
-            let body = Body::from(completion(parts, summed).into_bytes());
+            let body = Body::from(completion(parts, sums).into_bytes());
             Call::new(Op::CompleteUpload, Method::POST, key).with([("uploadId", upload.id.clone())]).headed(headers).bearing(body)
         };
         let mut reply = self.write(Op::CompleteUpload, key, condition, form).await?;
         let outcome = self.outcome(Op::CompleteUpload, key, &reply)?;
         // S3 tells the sum in the document, OSS in a header.
         if let Some(told) = outcome.crc64.as_deref().and_then(decoded) {
-            reply.headers.insert(self.names.vendor("checksum-crc64nvme"), encoded(told));
+            reply.headers.insert(self.names.checksum(PartChecksum::Crc64), encoded(told.to_be_bytes()));
         }
         self.compare(Op::CompleteUpload, key, crc64, &reply)?;
         Ok(Written { etag: outcome.etag().ok_or_else(|| no_etag(Op::CompleteUpload, key))? })
@@ -115,14 +131,14 @@ impl Requests {
         }
         let about = |error| Error { key: prefix.clone(), ..error };
         let reply = self.send(&Call::new(Op::ListUploads, Method::GET, &Key::root()).with(query)).await.map_err(about)?;
-        uploads(&reply.body).map_err(|message| Error::new(ErrorKind::Corrupt, Op::ListUploads, prefix, message))
+        uploads(&reply.body).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListUploads, prefix, message))
     }
 
     pub async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
         let mut query = vec![("uploadId", upload.id.clone()), ("max-parts", "1000".to_owned())];
         query.extend((after > 0).then(|| ("part-number-marker", after.to_string())));
         let reply = self.send(&Call::new(Op::ListParts, Method::GET, &upload.key).with(query)).await?;
-        parts(&reply.body).map_err(|message| Error::new(ErrorKind::Corrupt, Op::ListParts, &upload.key, message))
+        parts(&reply.body).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListParts, &upload.key, message))
     }
 }
 

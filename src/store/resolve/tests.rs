@@ -71,6 +71,7 @@ fn parts(etags: [&str; 2], crc64: bool) -> Vec<Part> {
         etag: etag.into(),
         size: content.len() as u64,
         crc64: crc64.then(|| Polynomial::Ecma.of(content)),
+        crc32c: None,
     };
     vec![part(1, etags[0], b"bo"), part(2, etags[1], b"dy")]
 }

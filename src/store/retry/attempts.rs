@@ -54,7 +54,7 @@ impl Doubt {
 
 /// Whether a request that failed so may have been carried out: it was sent, and no clear answer came.
 pub(super) fn is_ambiguous(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Corrupt)
+    matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Corrupt | ErrorKind::Malformed)
 }
 
 /// The attempts of one request.
@@ -120,11 +120,16 @@ impl Attempts {
             return Err(error);
         }
         let decision = self.backoff.should_retry(SystemTime::now(), self.failed);
-        let RetryDecision::Retry { execute_after } = decision else {
-            return Err(match self.total {
-                1 => error,
-                n => Error { message: format!("{}, given up after {n} attempts", error.message), ..error },
-            });
+        let is_same_again = error.kind == ErrorKind::Malformed
+            && self.last.as_ref().is_some_and(|last| (last.kind, &last.message) == (error.kind, &error.message));
+        let execute_after = match decision {
+            RetryDecision::Retry { execute_after } if !is_same_again => execute_after,
+            _ => {
+                return Err(match self.total {
+                    1 => error,
+                    n => Error { message: format!("{}, given up after {n} attempts", error.message), ..error },
+                });
+            }
         };
         self.failed += 1;
         // The policy speaks in wall-clock time; only the distance is of interest.

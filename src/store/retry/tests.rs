@@ -202,6 +202,23 @@ async fn a_hanging_head_is_sent_again_before_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_answer_that_is_malformed_in_the_same_way_twice_is_believed() {
+    let store = Scripted::new(&[Step::Fail(ErrorKind::Malformed), Step::Fail(ErrorKind::Malformed), Step::Succeed]);
+    let (malformed, _) = retrying(&store, policy(10));
+    let error = malformed.head(&Key::from("k")).await.unwrap_err();
+    assert_eq!((error.kind, *store.calls.lock()), (ErrorKind::Malformed, 2));
+    // Something on the way may have cut one.
+    let store = Scripted::new(&[
+        Step::Fail(ErrorKind::Malformed),
+        Step::Fail(ErrorKind::Unavailable),
+        Step::Fail(ErrorKind::Malformed),
+        Step::Succeed,
+    ]);
+    let (cut, _) = retrying(&store, policy(10));
+    cut.head(&Key::from("k")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_deadline_holds_however_many_retries_are_left() {
     let store = Scripted::new(&[Step::Fail(ErrorKind::Unavailable)]);
     let (retrying, _) = retrying(&store, policy(1_000_000));

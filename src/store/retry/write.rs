@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 
 use super::Retrying;
 use super::attempts::Limit;
-use crate::store::{Condition, CopyRequest, ETag, Error, ErrorKind, Headers, Key, Op, Part, PutRequest, Result, Upload, Written, resolve};
+use crate::store::{
+    Condition, CopyRequest, ETag, Error, ErrorKind, Headers, Key, Op, Part, PutRequest, Result, Upload, UploadRequest, Written, resolve,
+};
 
 impl Retrying {
     pub(super) async fn put_once(&self, request: &PutRequest) -> Result<Written> {
@@ -53,9 +55,9 @@ impl Retrying {
         }
     }
 
-    pub(super) async fn begin_once(&self, key: &Key, headers: &Headers) -> Result<Upload> {
-        let creating = self.orphans.create(Arc::new(self.under(self.policy)), key);
-        let (result, doubt) = self.run(Op::CreateUpload, key, Limit::Short, || self.inner.create_upload(key, headers)).await;
+    pub(super) async fn begin_once(&self, request: &UploadRequest) -> Result<Upload> {
+        let creating = self.orphans.create(Arc::new(self.under(self.policy)), &request.key);
+        let (result, doubt) = self.run(Op::CreateUpload, &request.key, Limit::Short, || self.inner.create_upload(request)).await;
         creating.end(&result, doubt);
         result
     }

@@ -33,7 +33,7 @@ pub(super) fn credentials(error: &CredentialsError) -> Missing {
 /// A success that is not what a success of `op` looks like.
 pub(super) fn unreadable(op: Op, key: &Key, status: u16, headers: &HeaderMap) -> Error {
     let request_id = Answer::new(status, headers, b"").request_id;
-    Error { status: Some(status), request_id, ..Error::new(ErrorKind::Corrupt, op, key, "the answer cannot be read") }
+    Error { status: Some(status), request_id, ..Error::new(ErrorKind::Malformed, op, key, "the answer cannot be read") }
 }
 
 /// The error that an answer which is no success is.

@@ -34,7 +34,7 @@ impl Lister for S3Lister {
     async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>) {
         let url_encoded = self.url_encoded.load(Relaxed);
         match self.send_list(request, url_encoded, tell).await {
-            (_, Err(error)) if !url_encoded && error.kind == ErrorKind::Corrupt && error.status.is_some() => {}
+            (_, Err(error)) if !url_encoded && error.kind == ErrorKind::Malformed && error.status.is_some() => {}
             answered => return answered,
         }
         let answered = self.send_list(request, true, tell).await;
@@ -80,7 +80,7 @@ impl S3Lister {
                 let found = failure::unreadable(Op::List, &request.prefix, status.as_u16(), &headers);
                 Err(Error { message: error.to_string(), ..found })
             }
-            Answered::Unreadable(_, _, error) => Err(Error::new(ErrorKind::Corrupt, Op::List, &request.prefix, error.to_string())),
+            Answered::Unreadable(_, _, error) => Err(Error::new(ErrorKind::Malformed, Op::List, &request.prefix, error.to_string())),
             Answered::Refused(status, headers, body) => {
                 Err(failure::refused(Op::List, &request.prefix, &self.signer.region, status.as_u16(), &headers, &body))
             }

@@ -273,7 +273,7 @@ async fn a_head_without_a_body_is_still_understood() {
         assert!(kind != ErrorKind::WrongEndpoint || error.message.contains("eu-west-1"), "{error}");
     }
     let (_server, incomplete) = scripted(&["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n".into()]).await;
-    assert_eq!(incomplete.head(&Key::from("k")).await.unwrap_err().kind, ErrorKind::Corrupt);
+    assert_eq!(incomplete.head(&Key::from("k")).await.unwrap_err().kind, ErrorKind::Malformed);
 }
 
 #[tokio::test]

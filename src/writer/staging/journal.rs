@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Base;
 use super::layout::Layout;
-use crate::store::{ETag, Headers, Key, ObjectMeta, Part, Upload};
+use crate::store::{ETag, Headers, Key, ObjectMeta, Part, PartChecksum, Upload};
 use crate::writer::parts::Sizes;
 
 /// Of what this program writes; another number is left alone.
@@ -77,7 +77,7 @@ pub(in crate::writer) struct StreamEntry {
 struct UploadEntry {
     key_base64: String,
     id: String,
-    checksummed: bool,
+    checksum: Option<PartChecksum>,
     content_type: Option<String>,
     metadata: std::collections::BTreeMap<String, String>,
 }
@@ -88,6 +88,7 @@ struct PartEntry {
     etag: String,
     size: u64,
     crc64: Option<u64>,
+    crc32c: Option<u32>,
 }
 
 impl StreamEntry {
@@ -95,11 +96,17 @@ impl StreamEntry {
         let upload = upload.map(|(upload, headers)| UploadEntry {
             key_base64: BASE64_STANDARD.encode(upload.key.as_bytes()),
             id: upload.id.clone(),
-            checksummed: upload.checksummed,
+            checksum: upload.checksum,
             content_type: headers.content_type.clone(),
             metadata: headers.metadata.clone(),
         });
-        let part = |part: &Part| PartEntry { number: part.number, etag: part.etag.as_str().to_owned(), size: part.size, crc64: part.crc64 };
+        let part = |part: &Part| PartEntry {
+            number: part.number,
+            etag: part.etag.as_str().to_owned(),
+            size: part.size,
+            crc64: part.crc64,
+            crc32c: part.crc32c,
+        };
         Self { sizes, upload, parts: parts.iter().map(part).collect() }
     }
 
@@ -108,15 +115,20 @@ impl StreamEntry {
     /// # Errors
     /// Its key cannot be read.
     pub fn upload(&self) -> io::Result<Option<(Upload, Headers)>> {
-        let Some(UploadEntry { key_base64, id, checksummed, content_type, metadata }) = &self.upload else { return Ok(None) };
+        let Some(UploadEntry { key_base64, id, checksum, content_type, metadata }) = &self.upload else { return Ok(None) };
         let key = Key::from(BASE64_STANDARD.decode(key_base64).map_err(io::Error::other)?);
         let headers = Headers { content_type: content_type.clone(), metadata: metadata.clone() };
-        Ok(Some((Upload { key, id: id.clone(), checksummed: *checksummed }, headers)))
+        Ok(Some((Upload { key, id: id.clone(), checksum: *checksum }, headers)))
     }
 
     pub fn parts(&self) -> Vec<Part> {
-        let part =
-            |part: &PartEntry| Part { number: part.number, etag: ETag::from(part.etag.as_str()), size: part.size, crc64: part.crc64 };
+        let part = |part: &PartEntry| Part {
+            number: part.number,
+            etag: ETag::from(part.etag.as_str()),
+            size: part.size,
+            crc64: part.crc64,
+            crc32c: part.crc32c,
+        };
         self.parts.iter().map(part).collect()
     }
 }

@@ -63,20 +63,20 @@ impl Inner {
             let (base, layout) = self.staged(|staged, _| (staged.base.clone(), staged.layout.clone()))?;
             Whole { key, headers, size, base, layout, condition: condition.clone() }
         };
-        let may_copy = !self.shared.copies_refused.load(Relaxed);
-        let written = match self.send_whole(&whole, may_copy).await {
-            Err(Failure::NoCopies) => {
-                self.shared.copies_refused.store(true, Relaxed);
-                match self.send_whole(&whole, false).await {
-                    Ok(written) => written,
-                    Err(Failure::Other(error)) => return Err(error),
-                    Err(Failure::NoCopies) => {
-                        unreachable!("without copies nothing of an object is asked for, which is all that answers this")
-                    }
+        let (mut may_copy, mut is_anew) = (!self.shared.copies_refused.load(Relaxed), false);
+        let written = loop {
+            match self.send_whole(&whole, may_copy).await {
+                Ok(written) => break written,
+                Err(Failure::NoCopies) if may_copy => {
+                    self.shared.copies_refused.store(true, Relaxed);
+                    may_copy = false;
                 }
+                Err(Failure::NoCopies) => {
+                    unreachable!("without copies nothing of an object is asked for, which is all that answers this")
+                }
+                Err(Failure::Other(error)) if error.refuses_checksum() && !is_anew => is_anew = true,
+                Err(Failure::Other(error)) => return Err(error),
             }
-            Err(Failure::Other(error)) => return Err(error),
-            Ok(written) => written,
         };
         let meta = meta(&whole.key, whole.size, written);
         self.on_staged_saved(whole, meta.clone()).await;
@@ -130,7 +130,9 @@ impl Inner {
             largest: self.shared.share.largest_part() as u64,
         };
         let pieces = cut.pieces(limits).ok_or(Failure::Other(WriteError::TooLarge))?;
-        let upload = Uploading::new(&self.shared, whole.key.clone(), whole.headers.clone());
+        let has_copies = pieces.iter().any(|piece| matches!(piece, Piece::Copy(_)));
+        let begin = if has_copies { Uploading::with_copies } else { Uploading::new };
+        let upload = begin(&self.shared, whole.key.clone(), whole.headers.clone());
         // What was begun is given up also after a panic.
         let sent = AssertUnwindSafe(self.send_pieces(whole, &upload, pieces)).catch_unwind().await;
         let result = sent.unwrap_or_else(|_| Err(Failure::Other(Interrupted::Panicked.into())));

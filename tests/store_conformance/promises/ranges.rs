@@ -61,7 +61,7 @@ pub async fn an_object_replaced_by_a_shorter_one_gives_no_byte(bucket: Bucket) {
     bucket.put("object", content(7, 100)).await;
     // A store that looks at the range before the version answers 416 and may leave open why; both end as ESTALE.
     let kinds: &[ErrorKind] = match bucket.server {
-        Server::S3sFs(..) | Server::Moto(_) => &[ErrorKind::Replaced, ErrorKind::RangeNotSatisfiable],
+        Server::S3sFs(..) | Server::ThirdParty(_) => &[ErrorKind::Replaced, ErrorKind::RangeNotSatisfiable],
         _ => &[ErrorKind::Replaced],
     };
     refused(&*bucket.store, &meta, 5000..10_000, kinds).await;
@@ -136,7 +136,7 @@ pub async fn a_dropped_request_frees_its_connection(bucket: Bucket) {
             tokio::time::timeout(Duration::from_secs(120), closed).await.expect("the connection is closed");
             assert_eq!(whole(&*bucket.store, &meta, 5..10).await, b"xxxxx");
         }
-        Server::S3sFs(..) | Server::Moto(_) => unreachable!("they do not tell"),
+        Server::S3sFs(..) | Server::ThirdParty(_) => unreachable!("they do not tell"),
     }
 }
 

@@ -13,7 +13,7 @@ use s3s::dto::*;
 use s3s::{S3Response, S3Result, s3_error};
 use windlass::store::{Key, Polynomial};
 
-use super::{About, Bucket, Content, Habits, Object, Objects, check};
+use super::{About, Bucket, Content, Habits, Object, Objects, Refusing, check};
 
 /// Uploads of one page of their list, and parts of one of theirs.
 const MOST_UPLOADS: usize = 3;
@@ -209,6 +209,9 @@ impl Bucket {
     pub(super) async fn upload_part(&self, input: UploadPartInput) -> S3Result<S3Response<UploadPartOutput>> {
         let content = collect(input.body).await?;
         let mut objects = self.lock();
+        if input.checksum_crc64nvme.is_some() && objects.habits.refuses_sums == Some(Refusing::Parts) {
+            return Err(s3_error!(InvalidArgument, "Value for x-amz-checksum-crc64nvme header is invalid."));
+        }
         let crc64 = objects.sum(input.checksum_crc64nvme.as_ref(), &content)?;
         objects.check_md5(input.content_md5.as_ref(), &content)?;
         let etag = objects.habits.header(objects.habits.tag(&content));
@@ -228,7 +231,11 @@ impl Bucket {
         }
         let content = source.bytes(first..end);
         let etag = ETag::Strong(objects.habits.tag(&content));
+        let wants_sums = objects.habits.wants_part_sums;
         let uploading = objects.uploading(&input.key, &input.upload_id)?;
+        if uploading.checked && wants_sums {
+            return Err(s3_error!(InvalidArgument, "checksum missing, want CRC64NVME"));
+        }
         let checksum_crc64nvme = uploading.checked.then(|| in_base64(Polynomial::Nvme.of(&content)));
         uploading.parts.insert(input.part_number, content);
         let result =
@@ -251,6 +258,9 @@ impl Bucket {
         objects.meets(&input.key, input.if_match.as_ref(), input.if_none_match.as_ref())?;
         let habits = objects.habits;
         let uploading = objects.uploading(&input.key, &input.upload_id)?;
+        if uploading.checked && habits.refuses_sums == Some(Refusing::Completion) {
+            return Err(s3_error!(InvalidRequest, "The checksum type is not supported for multipart uploads."));
+        }
         let (mut whole, mut sums) = (Vec::new(), Vec::new());
         let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
         for part in &parts {

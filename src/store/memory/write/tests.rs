@@ -21,7 +21,7 @@ fn copy(source: &str, etag: &ETag, target: &str) -> CopyRequest {
 }
 
 async fn uploaded(store: &Memory, key: &str, bodies: &[&'static str]) -> (Upload, Vec<Part>) {
-    let upload = store.create_upload(&key.into(), &headers("of", "upload")).await.unwrap();
+    let upload = store.create_upload(&UploadRequest::new(&key.into(), &headers("of", "upload"))).await.unwrap();
     let mut parts = Vec::new();
     for (i, body) in bodies.iter().enumerate() {
         parts.push(store.upload_part(&upload, i as u32 + 1, Bytes::from_static(body.as_bytes()).into()).await.unwrap());
@@ -102,7 +102,7 @@ async fn uploads_are_listed_page_by_page_until_they_are_aborted() {
     let all: Vec<Unfinished> = first.uploads.into_iter().chain(rest.uploads).collect();
     assert!(all.is_sorted_by(|a, b| (&a.key, &a.id) < (&b.key, &b.id)));
     for upload in all {
-        store.abort_upload(&Upload { key: upload.key, id: upload.id, checksummed: true }).await.unwrap();
+        store.abort_upload(&Upload { key: upload.key, id: upload.id, checksum: None }).await.unwrap();
     }
     assert_eq!(store.uploads().iter().map(|upload| upload.id.clone()).collect::<Vec<_>>(), std::slice::from_ref(&other.id));
     store.abort_upload(&other).await.unwrap();
@@ -156,7 +156,7 @@ async fn a_lost_answer_is_a_timeout_after_the_change() {
     assert_eq!(store.answer_put(&put("a", "two", Condition::Any)).await.unwrap_err().kind, ErrorKind::Unavailable);
     assert_eq!(store.content("a").unwrap(), "one");
     store.fault(Rule::new(Fault::Lost).op(Op::CreateUpload));
-    assert_eq!(store.create_upload(&"a".into(), &Headers::default()).await.unwrap_err().kind, ErrorKind::Timeout);
+    assert_eq!(store.create_upload(&UploadRequest::new(&"a".into(), &Headers::default())).await.unwrap_err().kind, ErrorKind::Timeout);
     assert_eq!(store.uploads().len(), 1);
     store.fault(Rule::new(Fault::Lost).op(Op::Head));
     assert_eq!(store.head(&"a".into()).await.unwrap_err().kind, ErrorKind::Timeout);

@@ -24,7 +24,7 @@ fn put(key: &str, body: &'static str, condition: Condition) -> PutRequest {
 }
 
 async fn upload(store: &Retrying, key: &str) -> (Upload, Vec<Part>) {
-    let upload = store.create_upload(&key.into(), &Headers::default()).await.unwrap();
+    let upload = store.create_upload(&UploadRequest::new(&key.into(), &Headers::default())).await.unwrap();
     let mut parts = Vec::new();
     for (number, body) in [(1, "one "), (2, "two")] {
         parts.push(store.upload_part(&upload, number, body.into()).await.unwrap());
@@ -117,12 +117,12 @@ async fn a_lost_create_is_cleaned_up_also_when_all_attempts_are_lost_or_the_call
     let memory = Memory::default();
     memory.fault(Rule::new(Fault::Lost).op(Op::CreateUpload));
     let (store, _) = retrying(&memory, 2);
-    assert_eq!(store.create_upload(&"a".into(), &Headers::default()).await.unwrap_err().kind, ErrorKind::Timeout);
+    assert_eq!(store.create_upload(&UploadRequest::new(&"a".into(), &Headers::default())).await.unwrap_err().kind, ErrorKind::Timeout);
     assert_eq!(memory.count(Op::CreateUpload), 3);
     store.settle().await;
     assert_eq!((memory.uploads(), memory.count(Op::AbortUpload)), (vec![], 3));
     let (key, headers) = ("a".into(), Headers::default());
-    assert!(tokio::time::timeout(Duration::from_nanos(1), store.create_upload(&key, &headers)).await.is_err());
+    assert!(tokio::time::timeout(Duration::from_nanos(1), store.create_upload(&UploadRequest::new(&key, &headers))).await.is_err());
     store.settle().await;
     assert_eq!(memory.uploads(), []);
 }
@@ -132,12 +132,12 @@ async fn uploads_of_others_are_not_touched_by_the_clean_up() {
     let memory = Memory::default();
     let (store, _) = retrying(&memory, 2);
     let (ours, _) = upload(&store, "a").await;
-    let old = memory.create_upload(&"a".into(), &Headers::default()).await.unwrap();
+    let old = memory.create_upload(&UploadRequest::new(&"a".into(), &Headers::default())).await.unwrap();
     memory.age_uploads(Duration::from_secs(10));
-    let again = store.create_upload(&"a".into(), &Headers::default()).await.unwrap();
-    let longer = memory.create_upload(&"ab".into(), &Headers::default()).await.unwrap();
+    let again = store.create_upload(&UploadRequest::new(&"a".into(), &Headers::default())).await.unwrap();
+    let longer = memory.create_upload(&UploadRequest::new(&"ab".into(), &Headers::default())).await.unwrap();
     memory.fault(Rule::new(Fault::Lost).op(Op::CreateUpload).nth(1));
-    let last = store.create_upload(&"a".into(), &Headers::default()).await.unwrap();
+    let last = store.create_upload(&UploadRequest::new(&"a".into(), &Headers::default())).await.unwrap();
     store.settle().await;
     let left: Vec<String> = memory.uploads().into_iter().map(|upload| upload.id).collect();
     assert_eq!(left, [ours.id, old.id, again.id, last.id, longer.id]);
@@ -175,7 +175,7 @@ async fn a_slow_body_is_not_cut_by_the_limits_of_small_requests() {
     let bandwidth = Bandwidth { per_connection: Some(256 << 10), total: None };
     let memory = Memory::new(Plan { bandwidth, ..Plan::default() });
     let (store, metrics) = retrying(&memory, 0);
-    let upload = store.create_upload(&"a".into(), &Headers::default()).await.unwrap();
+    let upload = store.create_upload(&UploadRequest::new(&"a".into(), &Headers::default())).await.unwrap();
     // 128 seconds, where an attempt of a small request may take 10 and all of them 60.
     store.upload_part(&upload, 1, vec![1; 32 << 20].into()).await.unwrap();
     assert_eq!(metrics.retries.get(), 0);
