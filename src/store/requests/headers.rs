@@ -2,7 +2,7 @@
 //! read back as it was written.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -30,7 +30,7 @@ pub(super) const CARRIED: [HeaderName; 5] =
 pub(super) enum Version<'a> {
     Tag(&'a ETag),
     Id(&'a str),
-    /// The one that was there at that time and is not younger.
+    /// The one that was last modified in that second.
     Date(SystemTime),
 }
 
@@ -129,7 +129,9 @@ impl Names {
         match version {
             Version::Id(id) => path.extend(["?versionId=", &percent_encode(id.as_bytes(), PATH).to_string()]),
             Version::Date(modified) => {
-                let date = HeaderValue::try_from(httpdate::fmt_http_date(modified)).expect("dates are valid in a header");
+                // Answers tell whole seconds. versitygw compares with the fraction that it knows, and would find every object younger.
+                let date = httpdate::fmt_http_date(modified + Duration::from_secs(1));
+                let date = HeaderValue::try_from(date).expect("dates are valid in a header");
                 map.insert(self.vendor("copy-source-if-unmodified-since"), date);
             }
             Version::Tag(_) => {}
@@ -323,7 +325,7 @@ mod tests {
             assert_eq!(names.details(&"k".into(), &map(some)).unwrap_err().kind, ErrorKind::Malformed);
         }
         let untagged = |headers: &[(&'static str, &str)]| names.details(&"k".into(), &map(headers)).unwrap().meta.etag;
-        let modified = UNIX_EPOCH + std::time::Duration::from_secs(1_330_063_668);
+        let modified = UNIX_EPOCH + Duration::from_secs(1_330_063_668);
         assert_eq!(untagged(&[full[0], ("etag", ""), full[2]]), ETag::stand_in(None, 7, modified));
         assert_eq!(untagged(&[full[0], full[2], full[4]]), ETag::stand_in(Some("v1"), 7, modified));
         let unversioned = map(&[full[0], full[1], ("x-amz-version-id", "null")]);
@@ -338,7 +340,7 @@ mod tests {
         assert_eq!(names.copy_from(Op::Copy, "b", &"a".into(), Version::Tag(&"".into())).unwrap_err().kind, ErrorKind::Replaced);
         let of = |version| names.copy_from(Op::Copy, "b", &"a".into(), version).unwrap();
         assert_eq!(of(Version::Id("v+1")), map(&[("x-oss-copy-source", "/b/a?versionId=v%2B1")]));
-        let date = ("x-oss-copy-source-if-unmodified-since", "Thu, 01 Jan 1970 00:00:00 GMT");
+        let date = ("x-oss-copy-source-if-unmodified-since", "Thu, 01 Jan 1970 00:00:01 GMT");
         assert_eq!(of(Version::Date(UNIX_EPOCH)), map(&[("x-oss-copy-source", "/b/a"), date]));
     }
 

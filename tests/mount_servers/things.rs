@@ -1,0 +1,400 @@
+//! The things, each as a program does it. They share a mount: each works below a directory of its own. What is written is looked at through the
+//! other client, and what the other client writes through the mount.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use super::place::Place;
+use super::support::mounts::{lacks as lacks_program, wait_until};
+use super::support::python;
+
+pub type Test = fn(&Place);
+
+const MIB: usize = 1 << 20;
+
+/// In the order of the table.
+pub const ALL: &[(&str, Test)] = &[
+    ("list a directory of 1,100 names", list_many),
+    ("look up a name that is not there", absent),
+    ("read a small file", read_small),
+    ("read 20 MiB in order", read_in_order),
+    ("read 20 MiB at random offsets", read_at_random),
+    ("write an empty file", write_empty),
+    ("write a small file", write_small),
+    ("write 40 MiB in parts", write_large),
+    ("replace the content of a file", replace),
+    ("append to a small file", append_small),
+    ("append to 20 MiB", append_large),
+    ("change bytes inside 20 MiB", change_inside),
+    ("truncate and extend", truncate),
+    ("create a name only once (O_EXCL)", exclusive),
+    ("fsync stores what is open", fsync),
+    ("remove a file", unlink),
+    ("make an empty directory that lasts", mkdir),
+    ("remove an empty directory, keep a full one", rmdir),
+    ("rename a file", rename),
+    ("rename over a file", rename_over),
+    ("rename 20 MiB", rename_large),
+    ("rename a directory with empty ones inside", rename_directory),
+    ("make and follow a symbolic link", links),
+    ("names with blanks, signs and other scripts", odd_names),
+    ("keep mode and time (--posix-attributes)", attributes),
+    ("see what another client made", made_by_another),
+    ("see what another client replaced", replaced_by_another),
+    ("see what another client removed", removed_by_another),
+    ("an object and others below its name", object_above_others),
+    ("git: commit, clone, fsck", git),
+    ("sqlite: transactions and integrity_check", sqlite),
+    ("windlass put and get of 20 MiB", put_and_get),
+    ("windlass doctor --write-check", doctor),
+    ("list and abort unfinished uploads", uploads),
+];
+
+/// Which program is needed, and not there.
+pub fn lacks(thing: &str) -> Option<String> {
+    match thing {
+        "git: commit, clone, fsck" => lacks_program("git"),
+        "sqlite: transactions and integrity_check" => python::lacks("sqlite3"),
+        _ => None,
+    }
+}
+
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let word = |n: usize| (n as u64 ^ seed << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).to_le_bytes();
+    (0..len.div_ceil(8)).flat_map(word).take(len).collect()
+}
+
+#[track_caller]
+fn same(found: &[u8], expected: &[u8]) {
+    let at = found.iter().zip(expected).position(|(a, b)| a != b);
+    assert!(found == expected, "{} bytes instead of {}, first difference {at:?}", found.len(), expected.len());
+}
+
+#[track_caller]
+fn stored(place: &Place, key: &str, expected: &[u8]) {
+    same(&place.get(key).unwrap_or_else(|| panic!("there is no {key}")), expected);
+}
+
+fn names(path: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(path).expect("it can be listed").map(|entry| entry.expect("it is told").file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn kind(result: io::Result<impl Sized>) -> Option<io::ErrorKind> {
+    result.err().map(|error| error.kind())
+}
+
+/// What the other client wrote, once the mount sees it: a listing is believed for a while.
+#[track_caller]
+fn given(place: &Place, key: &str, content: &[u8]) {
+    place.put(key, content);
+    wait_until("the mount sees it", || fs::metadata(place.at(key)).is_ok_and(|found| found.len() == content.len() as u64));
+}
+
+fn directory(place: &Place, name: &str) {
+    fs::create_dir(place.at(name)).expect("a directory can be made");
+}
+
+fn list_many(place: &Place) {
+    let expected: Vec<String> = (0..1_100).map(|n| format!("name-{n:04}")).collect();
+    expected.iter().for_each(|name| place.put(&format!("many/{name}"), b""));
+    wait_until("all are listed", || fs::metadata(place.at("many")).is_ok() && names(&place.at("many")) == expected);
+}
+
+fn absent(place: &Place) {
+    assert_eq!(kind(fs::metadata(place.at("no-such-name"))), Some(io::ErrorKind::NotFound));
+    assert_eq!(kind(File::open(place.at("no-such-directory/name"))), Some(io::ErrorKind::NotFound));
+}
+
+fn read_small(place: &Place) {
+    given(place, "read/small", b"hello");
+    assert_eq!(fs::metadata(place.at("read/small")).expect("it is there").len(), 5);
+    same(&fs::read(place.at("read/small")).expect("it can be read"), b"hello");
+    if let Some(files) = &place.files {
+        // A file that lies below the gateway has no ETag.
+        fs::create_dir_all(files.join("lying")).expect("there is a disk");
+        fs::write(files.join("lying/file"), pattern(3 * MIB, 1)).expect("there is room");
+        wait_until("the mount sees it", || place.at("lying/file").exists());
+        same(&fs::read(place.at("lying/file")).expect("it can be read"), &pattern(3 * MIB, 1));
+        fs::rename(place.at("lying/file"), place.at("lying/renamed")).expect("it can be renamed");
+        OpenOptions::new().append(true).open(place.at("lying/renamed")).expect("it can be opened").write_all(b"more").expect("it is taken");
+        stored(place, "lying/renamed", &[&pattern(3 * MIB, 1), &b"more"[..]].concat());
+    }
+}
+
+fn read_in_order(place: &Place) {
+    given(place, "read/large", &pattern(20 * MIB, 2));
+    same(&fs::read(place.at("read/large")).expect("it can be read"), &pattern(20 * MIB, 2));
+}
+
+fn read_at_random(place: &Place) {
+    let content = pattern(20 * MIB, 3);
+    given(place, "read/random", &content);
+    let file = File::open(place.at("read/random")).expect("it can be opened");
+    for n in 0_usize..200 {
+        let (at, mut piece) = (n.wrapping_mul(7_368_787) % (20 * MIB - 128 * 1024), vec![0; 128 * 1024]);
+        file.read_exact_at(&mut piece, at as u64).expect("it can be read");
+        same(&piece, &content[at..at + piece.len()]);
+    }
+}
+
+fn write_empty(place: &Place) {
+    File::create(place.at("empty")).expect("it can be made");
+    stored(place, "empty", b"");
+}
+
+fn write_small(place: &Place) {
+    fs::write(place.at("small.txt"), b"hello").expect("it is taken");
+    stored(place, "small.txt", b"hello");
+}
+
+fn write_large(place: &Place) {
+    fs::write(place.at("large"), pattern(40 * MIB, 4)).expect("it is taken");
+    stored(place, "large", &pattern(40 * MIB, 4));
+}
+
+fn replace(place: &Place) {
+    given(place, "replaced", &pattern(100_000, 5));
+    fs::write(place.at("replaced"), b"new").expect("it is taken");
+    stored(place, "replaced", b"new");
+    assert_eq!(fs::read(place.at("replaced")).expect("it can be read"), b"new");
+}
+
+fn append(place: &Place, key: &str, content: &[u8]) {
+    given(place, key, content);
+    OpenOptions::new().append(true).open(place.at(key)).expect("it can be opened").write_all(b"and more").expect("it is taken");
+    stored(place, key, &[content, b"and more"].concat());
+}
+
+fn append_small(place: &Place) {
+    append(place, "appended-small", b"one line\n");
+}
+
+fn append_large(place: &Place) {
+    append(place, "appended-large", &pattern(20 * MIB, 6));
+}
+
+fn change_inside(place: &Place) {
+    let mut content = pattern(20 * MIB, 7);
+    given(place, "changed", &content);
+    let file = OpenOptions::new().read(true).write(true).open(place.at("changed")).expect("it can be opened");
+    for at in [100, 9 * MIB, 20 * MIB - 7] {
+        file.write_all_at(b"changed", at as u64).expect("it is taken");
+        content[at..at + 7].copy_from_slice(b"changed");
+    }
+    drop(file);
+    stored(place, "changed", &content);
+}
+
+fn truncate(place: &Place) {
+    given(place, "cut", b"0123456789");
+    let file = OpenOptions::new().write(true).open(place.at("cut")).expect("it can be opened");
+    file.set_len(4).expect("it can be cut");
+    file.set_len(6).expect("it can grow");
+    drop(file);
+    stored(place, "cut", b"0123\0\0");
+}
+
+fn exclusive(place: &Place) {
+    File::create_new(place.at("once")).expect("the name is free").write_all(b"mine").expect("it is taken");
+    assert_eq!(kind(File::create_new(place.at("once"))), Some(io::ErrorKind::AlreadyExists));
+    given(place, "theirs", b"theirs");
+    assert_eq!(kind(File::create_new(place.at("theirs"))), Some(io::ErrorKind::AlreadyExists));
+    stored(place, "theirs", b"theirs");
+}
+
+fn fsync(place: &Place) {
+    let mut file = File::create(place.at("synced")).expect("it can be made");
+    file.write_all(b"first").expect("it is taken");
+    file.sync_all().expect("it is stored");
+    stored(place, "synced", b"first");
+    file.write_all(b", second").expect("it is taken");
+    drop(file);
+    stored(place, "synced", b"first, second");
+}
+
+fn unlink(place: &Place) {
+    given(place, "removed", b"x");
+    fs::remove_file(place.at("removed")).expect("it can be removed");
+    assert_eq!((place.get("removed"), kind(File::open(place.at("removed")))), (None, Some(io::ErrorKind::NotFound)));
+}
+
+fn mkdir(place: &Place) {
+    directory(place, "lasting");
+    assert!(place.mount_again(&[]).join("lasting").is_dir(), "another mount sees it");
+}
+
+fn rmdir(place: &Place) {
+    directory(place, "full");
+    fs::write(place.at("full/file"), b"x").expect("it is taken");
+    assert_eq!(kind(fs::remove_dir(place.at("full"))), Some(io::ErrorKind::DirectoryNotEmpty));
+    fs::remove_file(place.at("full/file")).expect("it can be removed");
+    fs::remove_dir(place.at("full")).expect("it is empty");
+    assert_eq!(place.keys("full"), [""; 0]);
+}
+
+fn rename(place: &Place) {
+    given(place, "before", b"content");
+    fs::rename(place.at("before"), place.at("after")).expect("it can be renamed");
+    stored(place, "after", b"content");
+    assert_eq!(place.get("before"), None);
+}
+
+fn rename_over(place: &Place) {
+    given(place, "over", b"old");
+    fs::write(place.at("over.tmp"), b"new").expect("it is taken");
+    fs::rename(place.at("over.tmp"), place.at("over")).expect("it can be renamed");
+    stored(place, "over", b"new");
+    assert_eq!((fs::read(place.at("over")).expect("it can be read"), place.get("over.tmp")), (b"new".to_vec(), None));
+}
+
+fn rename_large(place: &Place) {
+    given(place, "large-before", &pattern(20 * MIB, 8));
+    fs::rename(place.at("large-before"), place.at("large-after")).expect("it can be renamed");
+    stored(place, "large-after", &pattern(20 * MIB, 8));
+}
+
+fn rename_directory(place: &Place) {
+    directory(place, "tree");
+    directory(place, "tree/empty");
+    directory(place, "tree/below");
+    for n in 0..20 {
+        fs::write(place.at(&format!("tree/below/{n:02}")), n.to_string()).expect("it is taken");
+    }
+    fs::rename(place.at("tree"), place.at("moved")).expect("it can be renamed");
+    assert_eq!(names(&place.at("moved")), ["below", "empty"]);
+    (0..20).for_each(|n| stored(place, &format!("moved/below/{n:02}"), n.to_string().as_bytes()));
+    assert_eq!(place.keys("tree/"), [""; 0]);
+    assert!(place.mount_again(&[]).join("moved/empty").is_dir(), "another mount sees it");
+}
+
+fn links(place: &Place) {
+    given(place, "target", b"content");
+    symlink("target", place.at("link")).expect("it can be made");
+    assert_eq!(fs::read(place.at("link")).expect("it can be read"), b"content");
+    assert_eq!(fs::read_link(place.mount_again(&[]).join("link")).expect("it is one"), Path::new("target"));
+}
+
+fn odd_names(place: &Place) {
+    directory(place, "odd");
+    let long = "n".repeat(200);
+    let mut odd = ["a b", "a+b", "100%", "a&b=c?d#e", "quote\"'", "ä", "中文", "emoji 🦀", "tilde~", &long];
+    for name in odd {
+        fs::write(place.at("odd").join(name), name).unwrap_or_else(|error| panic!("{name}: {error}"));
+        stored(place, &format!("odd/{name}"), name.as_bytes());
+    }
+    odd.sort_unstable();
+    assert_eq!(names(&place.at("odd")), odd);
+    assert_eq!(names(&place.mount_again(&[]).join("odd")), odd);
+}
+
+fn attributes(place: &Place) {
+    let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    {
+        let mount = place.mount_again(&["--posix-attributes"]);
+        let file = File::create(mount.join("kept")).expect("it can be made");
+        file.set_permissions(fs::Permissions::from_mode(0o750)).expect("it can be set");
+        file.set_modified(modified).expect("it can be set");
+    }
+    let mount = place.mount_again(&["--posix-attributes"]);
+    let found = fs::metadata(mount.join("kept")).expect("it is there");
+    assert_eq!((found.mode() & 0o777, found.modified().expect("it is told")), (0o750, modified));
+}
+
+fn made_by_another(place: &Place) {
+    directory(place, "shared");
+    assert_eq!(kind(File::open(place.at("shared/new"))), Some(io::ErrorKind::NotFound));
+    place.put("shared/new", b"theirs");
+    wait_until("it is seen", || fs::read(place.at("shared/new")).is_ok_and(|content| content == b"theirs"));
+    wait_until("it is listed", || names(&place.at("shared")) == ["new"]);
+}
+
+fn replaced_by_another(place: &Place) {
+    given(place, "shared-replaced", b"the first version");
+    assert_eq!(fs::read(place.at("shared-replaced")).expect("it can be read"), b"the first version");
+    place.put("shared-replaced", b"the second");
+    wait_until("it is seen", || fs::read(place.at("shared-replaced")).is_ok_and(|content| content == b"the second"));
+}
+
+fn removed_by_another(place: &Place) {
+    given(place, "shared-removed", b"x");
+    assert!(place.at("shared-removed").exists());
+    place.delete("shared-removed");
+    wait_until("it is not there any more", || !place.at("shared-removed").exists());
+}
+
+fn object_above_others(place: &Place) {
+    place.put("nested/above", b"an object");
+    place.put("nested/above/below", b"another");
+    wait_until("the mount sees it", || place.at("nested").is_dir());
+    let mut content = Vec::new();
+    File::open(place.at("nested/above/below")).expect("it can be opened").read_to_end(&mut content).expect("it can be read");
+    assert_eq!(content, b"another");
+}
+
+#[track_caller]
+fn shell(directory: &Path, script: &str) {
+    let output = Command::new("sh").args(["-e", "-c", script]).current_dir(directory).env("HOME", directory).output().expect("sh starts");
+    assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+}
+
+fn git(place: &Place) {
+    directory(place, "git");
+    let script = "git init -q a && cd a && git config user.email a@b && git config user.name n && echo one > f && git add f && \
+                  git commit -qm one && mkdir d && echo two > d/g && git add d && git commit -qm two && git gc -q && git fsck --strict && \
+                  cd .. && git clone -q --no-hardlinks a b && cd b && git fsck --strict && test \"$(cat d/g)\" = two";
+    shell(&place.at("git"), script);
+}
+
+fn sqlite(place: &Place) {
+    directory(place, "sqlite");
+    let script = "import sqlite3, sys\n\
+                  for n in range(3):\n\
+                  \tdb = sqlite3.connect(sys.argv[1])\n\
+                  \tdb.execute('create table if not exists t (n integer, text text)')\n\
+                  \tfor k in range(20):\n\
+                  \t\twith db: db.executemany('insert into t values (?, ?)', [(n * 20 + k, 'x' * 500)] * 5)\n\
+                  \tdb.close()\n\
+                  db = sqlite3.connect(sys.argv[1])\n\
+                  print(db.execute('pragma integrity_check').fetchone()[0], db.execute('select count(*) from t').fetchone()[0])";
+    assert_eq!(python::run(script, &[&place.at("sqlite/db")]), "ok 300");
+}
+
+fn put_and_get(place: &Place) {
+    let home = tempfile::tempdir().expect("there is a disk");
+    let [from, to] = ["from", "to"].map(|name| home.path().join(name));
+    fs::write(&from, pattern(20 * MIB, 9)).expect("there is room");
+    for words in [["put", from.to_str().unwrap(), "bucket:/put"], ["get", "bucket:/put", to.to_str().unwrap()]] {
+        let output = place.windlass(&words);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    stored(place, "put", &pattern(20 * MIB, 9));
+    same(&fs::read(&to).expect("it is there"), &pattern(20 * MIB, 9));
+}
+
+fn doctor(place: &Place) {
+    let output = place.windlass(&["doctor", "bucket:", "--write-check"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    for step in ["LIST", "PUT", "multipart", "DELETE"] {
+        assert!(said.lines().any(|line| line.contains(step) && line.trim_start().starts_with("ok")), "{step}:\n{said}");
+    }
+}
+
+fn uploads(place: &Place) {
+    let mut file = File::create(place.at("unfinished")).expect("it can be made");
+    file.write_all(&pattern(20 * MIB, 10)).expect("it is taken");
+    let listed = || {
+        let output = place.windlass(&["mpu", "list", "bucket:"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).contains("unfinished")
+    };
+    wait_until("it is begun", listed);
+    drop(file);
+    wait_until("it is not listed any more", || !listed());
+}
