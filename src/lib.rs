@@ -24,7 +24,7 @@
 //!
 //! The modules import in one direction only: [`cli`], then [`demo`], [`standin`], [`mount`], [`bench`](mod@bench), [`csi`], [`transfer`], [`config`], [`fuse`], [`admin`], [`vfs`], [`writer`],
 //! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`lasting`], [`handover`], [`logging`], [`metrics`], [`mountinfo`],
-//! [`panics`], [`signals`], [`sys`] and [`units`].
+//! [`panics`], [`signals`], [`sys`] and [`units`], which may name [`started_in`].
 
 #![deny(clippy::unwrap_used)]
 
@@ -47,6 +47,7 @@ pub mod reader;
 pub mod signals;
 pub mod spill;
 pub mod standin;
+pub mod started_in;
 pub mod store;
 pub mod sys;
 pub mod transfer;

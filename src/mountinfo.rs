@@ -105,7 +105,7 @@ pub fn covering<'a>(table: &'a [Entry], path: &Path) -> Option<&'a Entry> {
 
 /// The path as the kernel shows it, without a look at its last component, which may be a mount that no longer answers.
 pub fn resolve(path: &Path) -> PathBuf {
-    let mut path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut path = crate::started_in::absolute(path).unwrap_or_else(|_| path.to_owned());
     // As many links as the kernel follows would be 40; people nest fewer.
     for _ in 0..8 {
         path = match (path.parent().map(std::fs::canonicalize), path.file_name()) {

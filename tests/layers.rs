@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 /// From the bottom to the top: a module may name itself and what stands before it. Modules of one line do not know
 /// each other.
 const LAYERS: &[&[&str]] = &[
+    &["started_in"],
     &["units", "sys", "metrics", "logging", "signals", "handover", "mountinfo", "panics"],
     &["budget", "lasting"],
     &["store"],

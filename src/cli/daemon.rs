@@ -9,6 +9,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt, parent_id};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use super::Failure;
+use crate::started_in;
 
 /// Names the process that waits for us. It is compared with the real parent, so that a child of ours that inherits it
 /// is not mistaken for a daemon.
@@ -62,12 +63,17 @@ fn outcome(line: &str, end: impl FnOnce() -> ExitStatus) -> Result<String, Failu
 pub fn leave_terminal() -> Result<(), Failure> {
     let fail = |what: &str, e: io::Error| Failure::internal(format!("cannot {what}: {e}"));
     rustix::process::setsid().map_err(|e| fail("start a session", e.into()))?;
-    std::env::set_current_dir("/").map_err(|e| fail("leave the directory", e))
+    started_in::leave().map_err(|e| fail("leave the directory", e))
 }
 
 /// Says that the mount answers and lets go of the terminal for good. Fails when nobody waits any more.
 pub fn tell_ready(line: &str) -> io::Result<()> {
     tell("ready", line)?;
+    let_go()
+}
+
+/// Lets go of the stdout and stderr of who started this process, who may wait for their end.
+pub fn let_go() -> io::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;

@@ -161,7 +161,10 @@ impl From<mount::Error> for Failure {
 fn work(request: &Request, mut values: Values, worker: kept::Worker, report: &Report) -> Result<(), Ended> {
     let settings = Settings::from_values(&mut values, &request.input.environment)?;
     let attachment = worker.attachment;
-    serve(&settings, Some(worker.given()), attachment, report, |_| Ok(()))
+    serve(&settings, Some(worker.given()), attachment, report, |_| match attachment {
+        Attachment::Daemon => daemon::let_go().map_err(|e| Failure::internal(format!("cannot let go of the terminal: {e}"))),
+        Attachment::Foreground => Ok(()),
+    })
 }
 
 /// Mounts in this process, or has a daemon do it.

@@ -25,6 +25,7 @@ use crate::handover::{Door, Keeper, Link, Message, Place, Report, Trouble, Wish}
 use crate::logging::Attachment;
 use crate::mountinfo::{self, Device};
 use crate::signals::Signals;
+use crate::started_in;
 
 /// Daemons that are started one after another without one that lives for a while. With the waits between them these are four seconds, and what
 /// each needs to find that it cannot.
@@ -209,7 +210,7 @@ impl Supervisor<'_> {
         let mut args = std::env::args_os();
         let name = args.next().unwrap_or_else(|| "windlass".into());
         let mut command = Command::new(program);
-        command.arg0(name).args(args).env(kept::VARIABLE, kept::variable(self.attachment));
+        command.arg0(name).args(args).env(kept::VARIABLE, kept::variable(self.attachment)).envs(started_in::variable());
         // The service manager knows the supervisor; signals of the terminal come from here.
         command.env_remove("NOTIFY_SOCKET").process_group(0).stdin(OwnedFd::from(line)).stdout(Stdio::null());
         command.spawn()

@@ -12,6 +12,7 @@ use super::foreign::{self, MountWord, Program};
 use super::table::{self, OPTIONS, Rule, Spec};
 use super::value::Value;
 use super::{Error, file, value};
+use crate::started_in;
 use crate::units::ByteSize;
 
 /// What a person gave us, unread.
@@ -88,7 +89,7 @@ impl Values {
         values.defaults();
         let options: Vec<_> = input.options.iter().flat_map(|list| split(list)).collect();
         if let Some(path) = said(input, &options, "config") {
-            values.take_file(Path::new(&path))?;
+            values.take_file(&started_in::absolute(&path).unwrap_or_else(|_| path.into()))?;
         }
         values.take_environment(&input.environment)?;
         for (name, text) in input.flags.iter().filter(|(name, _)| name != "config") {

@@ -11,7 +11,7 @@ use crate::budget::Allowance;
 use crate::handover::Meeting;
 use crate::reader::ReadMode;
 use crate::units::ByteSize;
-use crate::{admin, budget, fuse, logging, reader, vfs, writer};
+use crate::{admin, budget, fuse, logging, reader, started_in, vfs, writer};
 
 impl Values {
     /// Where a mount is handed over, and how long is waited for that; none: source and mount point say what is mounted.
@@ -119,7 +119,7 @@ impl Values {
         let directories = socket_directories(rustix::process::geteuid().as_raw(), environment);
         let files = self.text("metrics-dir").map(|text| match text.as_str() {
             "auto" => admin::MetricsDir::OfTheDriver,
-            path => admin::MetricsDir::At(std::path::absolute(path).unwrap_or_else(|_| path.into())),
+            path => admin::MetricsDir::At(started_in::absolute(path).unwrap_or_else(|_| path.into())),
         });
         Ok(admin::Options { directories, socket: self.path("control-socket"), metrics: self.pages()?, files })
     }

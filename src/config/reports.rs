@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use super::gather::{Input, Values};
+use crate::started_in;
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,7 +20,7 @@ impl Reports {
     pub fn of(input: &Input, values: Option<&Values>) -> Self {
         let path = |name| match values {
             Some(values) => values.path(name),
-            None => input.said(name).and_then(|text| std::path::absolute(text).ok()),
+            None => input.said(name).and_then(|text| started_in::absolute(text).ok()),
         };
         Self { error_file: path("error-file"), termination_log: path("termination-log") }
     }

@@ -12,7 +12,7 @@ use super::{Error, Program};
 use crate::reader::ReadMode;
 use crate::store::{Dialect, Signature};
 use crate::units::ByteSize;
-use crate::{admin, budget, fuse, logging, reader, store, vfs, writer};
+use crate::{admin, budget, fuse, logging, reader, started_in, store, vfs, writer};
 
 /// Where the files appear.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,7 +149,10 @@ impl Settings {
 }
 
 fn target(path: PathBuf) -> Result<MountTarget, Error> {
-    let Ok(number) = path.strip_prefix("/dev/fd") else { return Ok(MountTarget::Directory(path)) };
+    let Ok(number) = path.strip_prefix("/dev/fd") else {
+        // The daemon mounts after it has left the directory where it was started.
+        return Ok(MountTarget::Directory(started_in::absolute(&path).unwrap_or(path)));
+    };
     let fd = number.to_str().and_then(|n| n.parse::<RawFd>().ok()).filter(|fd| *fd > 2);
     fd.map(MountTarget::Fd).ok_or(Error::Mountpoint { path, reason: "write /dev/fd/N with the number of a descriptor above 2".into() })
 }

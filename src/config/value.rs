@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::started_in;
 use crate::units::ByteSize;
 
 /// What `-1` means for a time: longer than any mount, short enough to be added to any clock.
@@ -85,7 +86,7 @@ impl Kind {
             Self::Choice(words) if words.contains(&text) => Ok(Value::Text(text.into())),
             Self::Choice(words) => Err(format!("must be one of {}", words.join(", "))),
             _ if text.is_empty() => Err("must not be empty".into()),
-            Self::Path => std::path::absolute(text)
+            Self::Path => started_in::absolute(text)
                 .ok()
                 .and_then(|path| path.into_os_string().into_string().ok())
                 .map(Value::Text)

@@ -31,7 +31,7 @@ impl FromStr for Meeting {
         let reason = || "must be connect:PATH or listen:PATH, the path of a unix socket".to_owned();
         let (how, path) = text.split_once(':').ok_or_else(reason)?;
         let path = Some(path).filter(|path| !path.is_empty() && !path.ends_with('/')).ok_or_else(reason)?;
-        let path = std::path::absolute(path).map_err(|_| reason())?;
+        let path = crate::started_in::absolute(path).map_err(|_| reason())?;
         match how {
             "connect" => Ok(Self::Connect(path)),
             "listen" => Ok(Self::Listen(path)),

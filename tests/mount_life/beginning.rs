@@ -8,13 +8,16 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 
-use super::place::{Place, run, soon};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::place::{Place, program, run, soon};
 use super::support::mounts::trial;
 use super::support::{BUCKET, REGION, S3Server};
 
 pub fn trials() -> Vec<Trial> {
     vec![
         trial("a_daemon_returns_when_the_mount_answers_and_goes_with_it", daemon),
+        trial("relative_paths_are_below_where_the_daemon_was_started", relative),
         trial("an_entry_of_fstab_mounts_through_the_helper", fstab),
         trial("a_second_mount_at_the_same_place_is_refused", second),
         trial("a_mount_with_a_bad_option_leaves_nothing", bad_options),
@@ -47,6 +50,39 @@ fn daemon() {
     assert!(received(&systemd).contains("STOPPING=1"));
     let log = fs::read_to_string(&log).expect("the daemon wrote a log");
     assert!(log.contains(" mounted ") && log.contains(" unmounted "), "{log}");
+}
+
+/// The daemon leaves the directory where it was started, and a supervisor starts others later.
+fn relative() {
+    for supervised in [false, true] {
+        let (server, place) = (S3Server::start(), Place::new());
+        server.put("dir/file", "content");
+        place.write("windlass.toml", &format!("supervised = {supervised}\nlog-file = \"daemon.log\"\n"), 0o600);
+        let mut command = program();
+        command.args(["mount", &format!("s3://{BUCKET}"), "mnt", "--config", "windlass.toml", "--ready-file", "ready"]);
+        command.args(["--endpoint", &server.endpoint(), "--region", REGION, "--path-style", "--control-socket", "control.sock"]);
+        // By which the daemons are found.
+        command.arg("--termination-log").arg(place.beside("why"));
+        command.current_dir(place.beside(".")).envs(server.client_env()).env("AWS_EC2_METADATA_DISABLED", "true");
+
+        // Nobody holds the pipes of the caller: `said=$(windlass mount ... 2>&1)` returns.
+        let said = run(command).succeeds();
+        assert!(said.out.contains(&format!(" mounted at {} ", place.at.display())), "{}", said.out);
+        assert_eq!(place.read("dir/file"), b"content");
+        let log = || fs::read_to_string(place.beside("daemon.log")).unwrap_or_default();
+        let mounts = || log().matches(" mounted ").count();
+        assert!(place.beside("ready").exists() && place.beside("control.sock").exists() && mounts() == 1, "{}", log());
+        if supervised {
+            let [supervisor, daemon] = place.pids()[..] else { panic!("a supervisor and a daemon: {:?}", place.pids()) };
+            assert!(supervisor < daemon);
+            kill_process(Pid::from_raw(daemon).expect("it runs"), Signal::KILL).expect("it runs");
+            assert!(soon(|| mounts() == 2), "{}", log());
+            assert_eq!(place.read("dir/file"), b"content");
+        }
+        place.umount().succeeds();
+        assert!(soon(|| place.pids().is_empty()), "the daemon is still there");
+        assert!(!place.beside("ready").exists());
+    }
 }
 
 /// The next message for the service manager.
