@@ -32,6 +32,7 @@ const LAYERS: &[&[&str]] = &[
 /// Libraries and where alone they may be named. Tests may name what they need.
 const DOORS: &[(&[&str], &[&str])] = &[
     (&["fuser"], &["fuse/"]),
+    (&["nix"], &["handover/peer.rs"]),
     (&["clap", "clap_complete", "clap_mangen", "anyhow", "indicatif"], &["cli/"]),
     (&["reqwest", "quick_xml", "retry_policies"], &["store/"]),
     (&["aws_", "reqsign_"], &["store/"]),

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::detach::Known;
-use crate::handover::{Door, Error, Keeper, Report, Trouble};
+use crate::handover::{Door, Error, Keeper, Report, Trouble, user_of};
 
 /// How long a mount waits for whoever serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,16 +241,24 @@ async fn accept(shared: Arc<Shared>, mut keeper: Keeper, listener: UnixListener)
     }
 }
 
-/// The directory is closed to others; this is the second lock. In a pod with a user namespace of its own (hostUsers: false) its user has another
-/// number here, and the driver must be told that one.
+/// Users of one pod with a user namespace of its own: kubelet gives it a range of this length, which begins at a multiple of it
+/// (pkg/kubelet/userns/userns_manager.go).
+const USERS_OF_POD: u32 = 1 << 16;
+
+/// The directory is closed to others; this is the second lock. In a pod with `hostUsers: false` the sidecar's user has another number here, while files of
+/// the pod belong to the same one as ever.
 fn admit(stream: tokio::net::UnixStream, user: u32) -> io::Result<UnixStream> {
-    let peer = stream.peer_cred()?.uid();
-    if peer != user && peer != 0 {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {peer} is not the sidecar's user {user}")));
-    }
     let stream = stream.into_std()?;
     stream.set_nonblocking(false)?;
+    let peer = user_of(&stream)?.as_raw();
+    if !may_serve(peer, user) {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("user {peer} is not the sidecar's user {user}")));
+    }
     Ok(stream)
+}
+
+fn may_serve(peer: u32, user: u32) -> bool {
+    peer == 0 || peer == user || peer >= USERS_OF_POD && peer % USERS_OF_POD == user
 }
 
 #[cfg(test)]
@@ -293,6 +301,16 @@ mod tests {
             }
         };
         tokio::time::timeout(Duration::from_secs(20), looked).await.unwrap_or_else(|_| panic!("{:?}", reception.standing()));
+    }
+
+    #[test]
+    fn the_sidecar_may_have_another_number_where_its_pod_has_a_user_namespace() {
+        for (peer, user) in [(0, 65534), (65534, 65534), (7 << 16 | 65534, 65534), (7 << 16 | 1000, 1000)] {
+            assert!(may_serve(peer, user), "{peer}");
+        }
+        for (peer, user) in [(1000, 65534), (7 << 16, 65534), (7 << 16 | 1000, 65534)] {
+            assert!(!may_serve(peer, user), "{peer}");
+        }
     }
 
     #[tokio::test]

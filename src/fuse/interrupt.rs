@@ -1,6 +1,7 @@
 //! Requests whose askers are being killed: they are answered, so that the process ends at once and not when the store does. The kernel's
 //! own word for it (FUSE_INTERRUPT) is not used: it comes for every signal, also for those that a program handles and goes on after, and a
 //! read of a file is not to fail because of them (signal(7)); and for direct reads, which it sends in the background, it does not come.
+//! A process that the PID namespace of the mount cannot see, as those of a pod's other containers, has no number in its requests: it waits for the answer.
 //! Invariant: a request is given up only when who asked is being killed.
 
 use std::fs;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 /// Whether the threads `one` and `other` are of one process, as far as can be told: a thread that is gone counts as one of any process, so
-/// that what it wrote is not left for later.
+/// that what it wrote is not left for later, and so does number 0, which is that of all processes outside the PID namespace of the mount.
 pub(super) fn same_process(one: u32, other: u32) -> bool {
     if one == other || one == 0 || other == 0 {
         return true;

@@ -13,8 +13,7 @@ use rustix::process::Uid;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::way_back::user_of;
-use super::{Error, Link, WayBack, Wishes};
+use super::{Error, Link, WayBack, Wishes, user_of};
 
 /// Longest wait for a keeper that does not read: what is said here fits into the buffer of the socket.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::Place;
+use super::{Place, user_of};
 
 /// How often is looked whether the other one is there.
 const LOOK: Duration = Duration::from_millis(50);
@@ -98,7 +98,7 @@ fn listen(path: &Path, wait: impl Fn(io::Error) -> io::Result<()>) -> io::Result
 
 /// Whoever sends a message says what programs are run and which environment they have.
 fn is_trusted(stream: &UnixStream) -> io::Result<bool> {
-    let peer = rustix::net::sockopt::socket_peercred(stream)?.uid;
+    let peer = user_of(stream)?;
     Ok(peer.is_root() || peer == rustix::process::geteuid())
 }
 

@@ -51,7 +51,8 @@ impl Place {
     pub fn listen(self) -> io::Result<Door> {
         let mut draft = OsString::from(".");
         draft.push(&self.name);
-        draft.push(format!(".{}", std::process::id()));
+        // The number of a process says nothing here: each first process of a container has the same one, also after it was killed in this place.
+        draft.push(format!(".{:08x}", rand::random::<u32>()));
         let beside = self.beside(&draft);
         let listener = UnixListener::bind(&beside)?;
         if let Err(error) = self.take(&draft) {
@@ -172,6 +173,14 @@ mod tests {
         assert_eq!(left, ["mount.sock"], "what it was made as");
         drop(door);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_process_with_the_number_of_one_that_was_killed_here_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mount.sock");
+        fs::write(dir.path().join(format!(".mount.sock.{}", std::process::id())), "").unwrap();
+        Place::of(&path).unwrap().listen().unwrap();
     }
 
     #[test]

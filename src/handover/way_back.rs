@@ -3,15 +3,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustix::net::sockopt::socket_peercred;
 use rustix::process::Uid;
 use serde_json::Value;
 
-use super::{Link, Place};
+use super::{Link, Place, user_of};
 
 /// See the module. Its descriptors are the daemon's own once more, and close with the process.
 #[derive(Clone, Debug)]
@@ -55,9 +53,4 @@ impl WayBack {
         }
         Ok(Link::new(stream))
     }
-}
-
-/// Who was at the other end when it was connected.
-pub(super) fn user_of(stream: &UnixStream) -> io::Result<Uid> {
-    Ok(socket_peercred(stream)?.uid)
 }

@@ -1,4 +1,9 @@
 //! A node: the driver as a process, the kubelet's directory, and pods in it. Invariant: driver, mounts and directories are gone with the [`Node`].
+//!
+//! The driver has PID and mount namespaces of its own, as its container has them: what it mounts below the kubelet's directory is seen on the node, and
+//! what is mounted there is seen by the driver (`mountPropagation: Bidirectional`). It has no user namespace: Kubernetes refuses one for privileged
+//! containers, and the kernel lets only root of the first one mount /dev/fuse for all pods. It has the network of the node, which is that of the
+//! store: only volumes of a StorageClass need one, and its sockets belong to file systems.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -6,19 +11,61 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::kubelet::Kubelet;
 use super::support::S3Server;
 use super::support::mounts::wait_until;
+use super::support::sandbox::first_process;
 
 /// The limit that holds for the whole machine.
 pub const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 
+/// Becomes the program of its arguments in a mount namespace where only the first of them is seen elsewhere, and without the other mounts of FUSE: a copy
+/// of one would keep its session alive.
+const ENTER: &str = r#"
+import ctypes, os, sys
+home, *words = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+MS_PRIVATE, MNT_DETACH_NOFOLLOW = 0x40000, 2 | 8
+def call(result):
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+others = []
+for line in open("/proc/self/mountinfo", "rb").read().splitlines():
+    before, after = line.split(b" - ", 1)
+    path = before.split()[4].decode("unicode_escape").encode("latin1")
+    if not (path + b"/").startswith(home.encode() + b"/"):
+        others.append((path, after.split()[0].startswith(b"fuse")))
+for path, _ in others:
+    # One that another mount hides, or that somebody has just taken away, is of no interest.
+    libc.mount(None, path, None, MS_PRIVATE, None)
+for path, is_fuse in others:
+    if is_fuse:
+        call(libc.umount2(path, MNT_DETACH_NOFOLLOW))
+os.execv(words[0], words)
+"#;
+
+/// The process of a driver.
+struct Driver {
+    /// unshare(1).
+    child: Child,
+    /// The driver itself, as the test sees it.
+    pid: Pid,
+}
+
+impl Driver {
+    fn kill(&mut self) {
+        kill_process(self.pid, Signal::KILL).expect("it is not waited for");
+        self.child.wait().expect("it is our child");
+    }
+}
+
 pub struct Node {
     home: TempDir,
-    driver: Option<Child>,
+    driver: Option<Driver>,
     flags: Vec<String>,
     /// Where the stores' own libraries find keys.
     environment: Vec<(&'static str, String)>,
@@ -48,6 +95,8 @@ impl Node {
         for name in ["csi", "registry", "kubelet/pods"] {
             fs::create_dir_all(home.path().join(name)).expect("it is empty");
         }
+        mount_bind(home.path(), home.path()).expect("we are root");
+        mount_change(home.path(), MountPropagationFlags::SHARED).expect("it is a mount");
         let place = home.path().to_str().expect("it is text");
         let flags = flags.iter().map(|flag| flag.replace("{home}", place)).collect();
         let environment = server.map(S3Server::client_env).unwrap_or_default();
@@ -61,14 +110,18 @@ impl Node {
     pub fn begin(&mut self) {
         let said = self.log().len();
         let log = File::options().create(true).append(true).open(self.path("log")).expect("it can be written");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "unchanged", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["python3", "-c", ENTER]).arg(self.home.path()).arg(env!("CARGO_BIN_EXE_windlass"));
         command.arg("csi").arg("--endpoint").arg(format!("unix://{}", self.socket().display())).args(["--node-id", "node-1"]);
         command.arg("--kubelet-dir").arg(self.path("kubelet")).arg("--registration-dir").arg(self.path("registry"));
         command.args(&self.flags).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command.env("AWS_EC2_METADATA_DISABLED", "true").envs(self.environment.iter().cloned());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let _ = fs::remove_file(self.socket());
-        self.driver = Some(command.spawn().expect("the program starts"));
+        let child = command.spawn().expect("util-linux is installed");
+        let pid = first_process(&child);
+        self.driver = Some(Driver { child, pid });
         let socket = self.socket();
         wait_until("the driver listens", || UnixStream::connect(&socket).is_ok() || self.log()[said..].contains("cannot"));
         assert!(socket.exists(), "{}", self.log());
@@ -76,23 +129,21 @@ impl Node {
 
     /// Ends the driver without a word, and waits until it is gone.
     pub fn kill(&mut self) {
-        let mut driver = self.driver.take().expect("it runs");
-        driver.kill().expect("it is our child");
-        driver.wait().expect("it is our child");
+        self.driver.take().expect("it runs").kill();
     }
 
     /// The exit code of a driver that ends by itself.
     pub fn wait(&mut self) -> Option<i32> {
-        self.driver.take().expect("it runs").wait().expect("it is our child").code()
+        self.driver.take().expect("it runs").child.wait().expect("it is our child").code()
     }
 
     pub fn terminate(&self) {
-        let pid = rustix::process::Pid::from_raw(self.pid().cast_signed()).expect("it runs");
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is our child");
+        let driver = self.driver.as_ref().expect("it runs");
+        kill_process(driver.pid, Signal::TERM).expect("it is not waited for");
     }
 
     pub fn pid(&self) -> u32 {
-        self.driver.as_ref().expect("it runs").id()
+        self.driver.as_ref().expect("it runs").pid.as_raw_nonzero().get().cast_unsigned()
     }
 
     pub fn log(&self) -> String {
@@ -138,13 +189,16 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(mut driver) = self.driver.take() {
-            let _ = driver.kill();
-            let _ = driver.wait();
+            // Not one that has ended by itself: its number may be that of another process.
+            if matches!(driver.child.try_wait(), Ok(None)) {
+                driver.kill();
+            }
         }
         for line in self.mounts() {
             let at = line.split(' ').nth(4).expect("lines have so many fields");
             let _ = unmount(at, UnmountFlags::DETACH);
         }
+        let _ = unmount(self.home.path(), UnmountFlags::DETACH);
         if std::thread::panicking() {
             eprintln!("the driver said:\n{}", self.log());
         }

@@ -42,7 +42,7 @@ impl Served {
         publish(&node, "v", &pod, &server);
         // What is staged outlives the daemon.
         let disk = format!("--spill-dir={}", pod.meeting.join("disk").display());
-        let sidecar = Sidecar::start_with(&pod, &["--memory-limit=256MiB", &disk]);
+        let sidecar = Sidecar::start_with(&pod, &server, &["--memory-limit=256MiB", &disk]);
         sidecar.wait_until_ready();
         Self { server, contents, sidecar, node: Mutex::new(node), pod }
     }

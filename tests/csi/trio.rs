@@ -1,11 +1,11 @@
-//! The three of a pod as a cluster has them: the driver as root, the sidecar without any privilege in a sandbox of its own, the application in a third
-//! namespace. How much is written is told by WINDLASS_TEST_MIB.
+//! The three of a pod as a cluster has them: the driver as root, the sidecar without any privilege in a sandbox of its own, the application in mount and
+//! PID namespaces of its own. How much is written is told by WINDLASS_TEST_MIB.
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::kubelet::{map, publish_request};
 use super::node::{Node, Pod};
 use super::support::mounts::wait_until;
+use super::support::network::Network;
 use super::support::sandbox::{Sandbox, Sandboxed, trial};
 use super::support::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};
 
@@ -34,29 +35,31 @@ pub fn trials() -> Vec<Trial> {
 /// The sidecar of a pod.
 pub struct Sidecar {
     pub process: Sandboxed,
-    port: u16,
+    network: Arc<Network>,
 }
 
+/// Where its pages are; nobody else listens in the network of the pod.
+const PORT: u16 = 9811;
+
 impl Sidecar {
-    pub fn start(pod: &Pod) -> Self {
-        Self::start_with(pod, &[])
+    pub fn start(pod: &Pod, server: &S3Server) -> Self {
+        Self::start_with(pod, server, &[])
     }
 
     /// One whose daemons get `options` besides.
-    pub fn start_with(pod: &Pod, options: &[&str]) -> Self {
-        // A port that was free a moment ago.
-        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("there are ports").port();
+    pub fn start_with(pod: &Pod, server: &S3Server, options: &[&str]) -> Self {
+        let network = Arc::new(Network::with_store(server));
         // Nothing in its environment says who it is: that comes from a Secret, by way of the driver.
-        let sandbox = Sandbox::new().writable(&pod.meeting).envs([("AWS_EC2_METADATA_DISABLED", "true")]);
-        let listen = format!("127.0.0.1:{port}");
+        let sandbox = Sandbox::new(&network).writable(&pod.meeting).envs([("AWS_EC2_METADATA_DISABLED", "true")]);
+        let listen = format!("127.0.0.1:{PORT}");
         let directory = pod.meeting.to_str().expect("it is text");
         let words = ["sidecar", "--dir", directory, "--listen", &listen, "--", "--path-style"];
-        Self { process: sandbox.start(&[&words, options].concat()), port }
+        Self { process: sandbox.start(&[&words, options].concat()), network }
     }
 
     /// Status and body of a page; nothing while nobody listens.
     fn page(&self, path: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        let mut stream = self.network.connect(PORT).ok()?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
@@ -114,11 +117,11 @@ cmp "$2/source" "$1/file"
 cat "$1/.windlass/stats"
 "#;
 
-/// Runs a script as an application in a mount namespace of its own.
+/// Runs a script as an application in a container of its own.
 fn application(script: &str, pod: &Pod, own: &Path, mib: u64) -> Vec<u8> {
     let mut application = Command::new("unshare");
     let user = ["setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups"];
-    application.arg("--mount").args(user).args(["sh", "-e", "-c", script, "sh"]);
+    application.args(["--mount", "--pid", "--fork", "--mount-proc"]).args(user).args(["sh", "-e", "-c", script, "sh"]);
     let output = application.arg(&pod.target).arg(own).arg((mib << 20).to_string()).output().expect("they are installed");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     output.stdout
@@ -128,7 +131,7 @@ fn written_and_read(flags: &[&str], longest: u64) {
     let (server, node) = (S3Server::start(), Node::start(&[&SIDECAR[..], flags].concat()));
     let pod = node.pod("1", "data");
     publish(&node, "v", &pod, &server);
-    let mut sidecar = Sidecar::start(&pod);
+    let mut sidecar = Sidecar::start(&pod, &server);
     sidecar.wait_until_ready();
     sidecar.process.check_privilege(&[&pod.meeting]);
     let mib = std::env::var("WINDLASS_TEST_MIB").ok().and_then(|text| text.parse().ok()).unwrap_or(MIB);
@@ -159,7 +162,7 @@ fn life() {
     let (server, node) = (S3Server::start(), Node::start(&SIDECAR));
     server.put("file", "content");
     let (one, two) = (node.pod("1", "one"), node.pod("1", "two"));
-    let mut sidecar = Sidecar::start(&one);
+    let mut sidecar = Sidecar::start(&one, &server);
     wait_until("it listens", || sidecar.page("/healthz").is_some_and(|(status, _)| status == 200));
     assert_eq!(sidecar.page("/readyz").expect("it listens").0, 503, "nothing is published");
     publish(&node, "v", &one, &server);

@@ -7,10 +7,11 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use windlass::handover::Message;
 
-use super::handed_over::{Shared, message, serve};
+use super::handed_over::{Shared, message, serve, started};
 use super::support::S3Server;
 use super::support::keeper::{Kept, accept, hear, listen};
-use super::support::sandbox::{Sandbox, trial};
+use super::support::network::Network;
+use super::support::sandbox::trial;
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -36,10 +37,11 @@ fn numbers() {
 /// What is said of a descriptor that comes first.
 #[track_caller]
 fn refused(descriptor: &OwnedFd, words: &str) {
-    let (server, shared) = (S3Server::start(), Shared::new());
+    let server = S3Server::start();
+    let shared = Shared::new(Network::with_store(&server));
     let door = listen(&shared.socket());
     let socket = format!("connect:{}", shared.socket().display());
-    let mut daemon = Sandbox::new().writable(&shared.path()).start(&["mount", "--foreground", "--fd-socket", &socket]);
+    let mut daemon = shared.sandbox().start(&["mount", "--foreground", "--fd-socket", &socket]);
     let mut link = accept(&door);
     link.send(&message(&server), &[descriptor.as_fd()]).expect("somebody reads it");
     let (heard, _) = hear(&mut link).expect("it says why");
@@ -58,17 +60,17 @@ fn over_the_socket() {
     gone.unmount();
     refused(&descriptor, "nothing is mounted with it, or not any more");
 
-    let (shared, message) = (Shared::new(), Message { bucket: "s3://bucket".into(), ..Message::default() });
+    let (shared, message) = (Shared::new(Network::new()), Message { bucket: "s3://bucket".into(), ..Message::default() });
     let door = listen(&shared.socket());
     let socket = format!("connect:{}", shared.socket().display());
-    let mut daemon = Sandbox::new().writable(&shared.path()).start(&["mount", "--foreground", "--fd-socket", &socket]);
+    let mut daemon = shared.sandbox().start(&["mount", "--foreground", "--fd-socket", &socket]);
     accept(&door).send(&message, &[]).expect("somebody reads it");
     assert_eq!(daemon.wait().code(), Some(1));
     daemon.wait_for("without the descriptor of /dev/fuse");
 }
 
 fn served_already() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     server.put("file", "content");
     let (_first, mut link) = serve(&kept, &shared, &message(&server), &[]);
     assert!(hear(&mut link).is_some());

@@ -3,7 +3,6 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
@@ -13,10 +12,10 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use windlass::handover::Link;
 
-use super::handed_over::{Shared, message, pattern, serve, stored};
+use super::handed_over::{Shared, message, pattern, serve, started, stored};
 use super::support::keeper::{Kept, accept, hear, listen};
 use super::support::mounts::wait_until;
-use super::support::sandbox::{Sandbox, Sandboxed, trial};
+use super::support::sandbox::{Sandboxed, trial};
 use super::support::{Effect, Fault, Kind, S3Server};
 
 pub fn trials() -> Vec<Trial> {
@@ -58,7 +57,7 @@ fn write_backwards(path: &Path, content: &[u8]) -> File {
 }
 
 fn dirty() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     server.put("other", "content");
     let (mut daemon, _link) = start(&server, &kept, &shared, &["--drain-timeout", "10min"]);
     let content = pattern(SIZE);
@@ -79,7 +78,7 @@ fn dirty() {
 }
 
 fn no_answer() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     let (mut daemon, mut link) = start(&server, &kept, &shared, &["--drain-timeout", "2s"]);
     for kind in [Kind::Put, Kind::CreateUpload, Kind::UploadPart] {
         server.fault(Fault::new(Effect::Delay(Duration::from_secs(3600))).kind(kind));
@@ -106,7 +105,7 @@ fn no_answer() {
 }
 
 fn twice() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     let (mut daemon, _link) = start(&server, &kept, &shared, &["--drain-timeout", "1h"]);
     server.fault(Fault::new(Effect::Delay(Duration::from_secs(3600))).kind(Kind::Put));
     let file = File::create(kept.join("file")).expect("it can be made");
@@ -119,7 +118,7 @@ fn twice() {
 }
 
 fn ignored() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     let (mut daemon, _link) = start(&server, &kept, &shared, &["--on-sigterm", "ignore"]);
     daemon.signal(Signal::TERM);
     daemon.signal(Signal::TERM);
@@ -131,8 +130,8 @@ fn ignored() {
 }
 
 /// A page, with its status; none: nobody listens, or no more.
-fn page(port: u16, page: &str) -> Option<(u16, String)> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+fn page(shared: &Shared, port: u16, page: &str) -> Option<(u16, String)> {
+    let mut stream = shared.network.connect(port).ok()?;
     write!(stream, "GET {page} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
@@ -141,48 +140,48 @@ fn page(port: u16, page: &str) -> Option<(u16, String)> {
 }
 
 /// The status of a page.
-fn probe(port: u16, name: &str) -> u16 {
-    page(port, name).expect("it listens and answers").0
+fn probe(shared: &Shared, port: u16, name: &str) -> u16 {
+    page(shared, port, name).expect("it listens and answers").0
 }
 
 /// From its first moment on, and over the moment in which the program that serves takes the place of the one that waited.
 fn waiting() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     server.put("file", "content");
-    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr()).expect("loopback has a free port");
-    let (door, port, socket) = (listen(&shared.socket()), free.port(), format!("connect:{}", shared.socket().display()));
+    // Nobody else listens in the network of the pod.
+    let (door, port, socket) = (listen(&shared.socket()), 9811, format!("connect:{}", shared.socket().display()));
     let address = format!("127.0.0.1:{port}");
     let words = ["mount", "--foreground", "--fd-socket", &socket, "--metrics-listen", &address];
-    let mut daemon = Sandbox::new().writable(&shared.path()).start(&words);
-    wait_until("it can be asked", || page(port, "/healthz").is_some());
+    let mut daemon = shared.sandbox().start(&words);
+    wait_until("it can be asked", || page(&shared, port, "/healthz").is_some());
     let mut link = accept(&door);
-    assert_eq!(page(port, "/healthz"), Some((200, "ok\n".into())));
-    let (status, said) = page(port, "/readyz").expect("it listens");
+    assert_eq!(page(&shared, port, "/healthz"), Some((200, "ok\n".into())));
+    let (status, said) = page(&shared, port, "/readyz").expect("it listens");
     assert!(status == 503 && said.lines().count() == 1 && said.contains("waiting for a mount"), "{status} {said}");
-    assert_eq!(probe(port, "/metrics"), 503);
+    assert_eq!(probe(&shared, port, "/metrics"), 503);
     kept.hand_over(&link, &message(&server), &[]);
     assert_eq!(hear(&mut link).expect("it lives").0, json!({"ready": true}));
-    assert_eq!(["/healthz", "/readyz", "/metrics"].map(|name| probe(port, name)), [200, 200, 200]);
+    assert_eq!(["/healthz", "/readyz", "/metrics"].map(|name| probe(&shared, port, name)), [200, 200, 200]);
     assert_eq!(fs::read(kept.join("file")).expect("it is there"), b"content");
     kept.let_go();
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait().code(), Some(0));
 
     // Who waits and is told to end leaves the address as it was.
-    let mut daemon = Sandbox::new().writable(&shared.path()).start(&words);
-    wait_until("it can be asked", || page(port, "/readyz").is_some_and(|(status, _)| status == 503));
+    let mut daemon = shared.sandbox().start(&words);
+    wait_until("it can be asked", || page(&shared, port, "/readyz").is_some_and(|(status, _)| status == 503));
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait().code(), Some(0), "{}", daemon.said());
-    assert_eq!(page(port, "/healthz"), None);
+    assert_eq!(page(&shared, port, "/healthz"), None);
 }
 
 fn probes() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     server.fault(Fault::new(Effect::Held).kind(Kind::List));
     let door = listen(&shared.socket());
     let socket = format!("connect:{}", shared.socket().display());
     let words = ["mount", "--foreground", "--fd-socket", &socket, "--metrics-listen", "127.0.0.1:0"];
-    let mut daemon = Sandbox::new().writable(&shared.path()).start(&words);
+    let mut daemon = shared.sandbox().start(&words);
     let mut link = accept(&door);
     kept.hand_over(&link, &message(&server), &[]);
     kept.let_go();
@@ -191,7 +190,7 @@ fn probes() {
     let digits = said.lines().find(|line| line.contains("metrics are served")).and_then(|line| line.rsplit("127.0.0.1:").next());
     let port = digits.and_then(|digits| digits.trim().parse().ok()).unwrap_or_else(|| panic!("no port in {said}"));
     assert!(server.wait_for(|requests| requests.iter().any(|request| request.kind == Kind::List)));
-    let all = |port| ["/healthz", "/readyz", "/metrics"].map(|page| probe(port, page));
+    let all = |port| ["/healthz", "/readyz", "/metrics"].map(|page| probe(&shared, port, page));
     assert_eq!(all(port), [200, 503, 503], "the bucket has not answered");
     server.clear_faults();
     assert_eq!(hear(&mut link).expect("it lives").0, json!({"ready": true}));
@@ -201,8 +200,8 @@ fn probes() {
     let file = File::create(kept.join("file")).expect("it can be made");
     (&file).write_all(b"content").expect("it is taken");
     daemon.signal(Signal::TERM);
-    wait_until("it is not ready any more", || probe(port, "/readyz") == 503);
-    assert_eq!(probe(port, "/healthz"), 200);
+    wait_until("it is not ready any more", || probe(&shared, port, "/readyz") == 503);
+    assert_eq!(probe(&shared, port, "/healthz"), 200);
     daemon.signal(Signal::TERM);
     assert_eq!(daemon.wait().code(), Some(5));
 }

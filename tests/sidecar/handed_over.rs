@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use windlass::handover::{Link, Message, Place};
 
 use super::support::keeper::{Kept, accept, hear, listen};
+use super::support::network::Network;
 use super::support::sandbox::{Sandbox, Sandboxed, trial};
 use super::support::{BUCKET, Kind, REGION, S3Server};
 
@@ -27,28 +29,43 @@ pub fn trials() -> Vec<Trial> {
     ]
 }
 
-/// The directory that daemon and keeper share, deeper than the address of a socket has room for.
-pub struct Shared(tempfile::TempDir);
+/// What the pod of a daemon has: its network, and the directory that daemon and keeper share, deeper than the address of a socket has room for.
+pub struct Shared {
+    home: tempfile::TempDir,
+    pub network: Arc<Network>,
+}
 
 impl Shared {
-    pub fn new() -> Self {
+    pub fn new(network: Network) -> Self {
         let home = tempfile::tempdir().expect("a temporary directory can be made");
-        let shared = Self(home);
+        let shared = Self { home, network: Arc::new(network) };
         fs::create_dir_all(shared.path()).expect("it can be made");
-        for directory in shared.path().ancestors().take_while(|path| path.starts_with(shared.0.path())) {
+        for directory in shared.path().ancestors().take_while(|path| path.starts_with(shared.home.path())) {
             fs::set_permissions(directory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("it is ours");
         }
         shared
     }
 
     pub fn path(&self) -> PathBuf {
-        let home = self.0.path().canonicalize().expect("it is there");
+        let home = self.home.path().canonicalize().expect("it is there");
         home.join("pods/0c5ad6a1-3c1e-4a3f-a5b0-1f3f0d6c9c11/volumes/kubernetes.io~empty-dir/windlass/a-volume-with-a-name")
     }
 
     pub fn socket(&self) -> PathBuf {
         self.path().join("mount.sock")
     }
+
+    /// Where its daemons run.
+    pub fn sandbox(&self) -> Sandbox {
+        Sandbox::new(&self.network).writable(&self.path())
+    }
+}
+
+/// A server, a pod that reaches it, and a mount.
+pub fn started() -> (S3Server, Shared, Kept) {
+    let server = S3Server::start();
+    let shared = Shared::new(Network::with_store(&server));
+    (server, shared, Kept::mount())
 }
 
 /// What says to serve the bucket of `server`.
@@ -68,7 +85,7 @@ pub fn serve(kept: &Kept, shared: &Shared, message: &Message, words: &[&str]) ->
     let door = listen(&shared.socket());
     let socket = format!("connect:{}", shared.socket().display());
     let words = [&["mount", "--foreground", "--fd-socket", &socket], words].concat();
-    let daemon = Sandbox::new().writable(&shared.path()).start(&words);
+    let daemon = shared.sandbox().start(&words);
     let link = accept(&door);
     kept.hand_over(&link, message, &kept.clones(2));
     (daemon, link)
@@ -88,7 +105,7 @@ fn stats(root: &Path) -> Value {
 }
 
 fn written_and_read() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     assert!(shared.socket().as_os_str().len() > 107);
     let (mut daemon, mut link) = serve(&kept, &shared, &message(&server), &[]);
     assert_eq!(hear(&mut link).expect("it lives").0, json!({"ready": true}));
@@ -105,10 +122,10 @@ fn written_and_read() {
 }
 
 fn listening() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     server.put("file", "content");
     let socket = format!("listen:{}", shared.socket().display());
-    let mut daemon = Sandbox::new().writable(&shared.path()).start(&["mount", "--foreground", "--fd-socket", &socket]);
+    let mut daemon = shared.sandbox().start(&["mount", "--foreground", "--fd-socket", &socket]);
     super::support::mounts::wait_until("the daemon listens", || shared.socket().exists());
     let mut link = Link::new(Place::of(&shared.socket()).and_then(|place| place.connect()).expect("it listens"));
     kept.hand_over(&link, &message(&server), &[]);
@@ -128,7 +145,7 @@ fn read_in_order(path: &Path) -> u64 {
 }
 
 fn read_ahead() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     server.put_synthetic("large", 64 << 20);
     kept.set_read_ahead(4096);
     let (_daemon, mut link) = serve(&kept, &shared, &message(&server), &[]);
@@ -140,9 +157,9 @@ fn read_ahead() {
 }
 
 fn control() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     let socket = shared.path().join("control.sock");
-    let (daemon, mut line) = serve(&kept, &shared, &message(&server), &["--control-socket", socket.to_str().expect("it is text")]);
+    let (_daemon, mut line) = serve(&kept, &shared, &message(&server), &["--control-socket", socket.to_str().expect("it is text")]);
     assert_eq!(hear(&mut line).expect("it lives").0, json!({"ready": true}));
     let ask = |words: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_windlass"));
@@ -151,22 +168,30 @@ fn control() {
         String::from_utf8(output.stdout).expect("it is text")
     };
     let stats: Value = serde_json::from_str(&ask(&["stats", "--json"])).expect("it is JSON");
-    assert_eq!(stats["pid"], json!(daemon.pid()));
+    assert_eq!(stats["pid"], 1, "as its own namespace counts");
     assert!(ask(&["ctl", "set", "log-level", "debug"]).contains("log-level = debug"));
 }
 
 fn bounded_read_ahead() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     kept.set_read_ahead(4096);
     let (_daemon, mut link) = serve(&kept, &shared, &message(&server), &["--max-readahead", "512KiB"]);
     assert_eq!(hear(&mut link).expect("it lives").0, json!({"ready": true}));
     assert_eq!(kept.read_ahead(), 512);
 }
 
+/// What is said of a mount that cannot be served.
+struct Refusal<'a> {
+    code: u8,
+    reason: &'a str,
+    words: &'a [&'a str],
+}
+
 /// Checks what the keeper hears of a daemon that cannot serve, and how that ends.
 #[track_caller]
-fn refused(message: &Message, code: u8, reason: &str, words: &[&str]) {
-    let (shared, kept) = (Shared::new(), Kept::mount());
+fn refused(server: &S3Server, message: &Message, refusal: &Refusal<'_>) {
+    let (shared, kept) = (Shared::new(Network::with_store(server)), Kept::mount());
+    let Refusal { code, reason, words } = *refusal;
     let file = shared.path().join("error.json");
     let (mut daemon, mut link) = serve(&kept, &shared, message, &["--error-file", file.to_str().expect("it is text")]);
     let (heard, _) = hear(&mut link).expect("it says why");
@@ -185,30 +210,32 @@ fn unknown_option() {
     let server = S3Server::start();
     let mut message = message(&server);
     message.options.insert("chunk-sise".into(), "4MiB".into());
-    refused(&message, 2, "usage", &["unknown option chunk-sise", "did you mean chunk-size"]);
+    let usage = |words| Refusal { code: 2, reason: "usage", words };
+    refused(&server, &message, &usage(&["unknown option chunk-sise", "did you mean chunk-size"]));
     message.options.remove("chunk-sise");
     message.args.push("--no-such-flag".into());
-    refused(&message, 2, "usage", &["--no-such-flag"]);
+    refused(&server, &message, &usage(&["--no-such-flag"]));
 }
 
 fn no_bucket() {
     let server = S3Server::start();
-    refused(&Message { bucket: "s3://no-such-bucket".into(), ..message(&server) }, 4, "bucket", &["s3://no-such-bucket", "NoSuchBucket"]);
+    let message = Message { bucket: "s3://no-such-bucket".into(), ..message(&server) };
+    refused(&server, &message, &Refusal { code: 4, reason: "bucket", words: &["s3://no-such-bucket", "NoSuchBucket"] });
 }
 
 fn nobody() {
-    let shared = Shared::new();
+    let shared = Shared::new(Network::new());
     for how in ["connect", "listen"] {
         let socket = format!("{how}:{}", shared.socket().display());
         let words = ["mount", "--foreground", "--fd-socket", &socket, "--fd-socket-timeout", "100ms"];
-        let mut daemon = Sandbox::new().writable(&shared.path()).start(&words);
+        let mut daemon = shared.sandbox().start(&words);
         assert_eq!(daemon.wait().code(), Some(1));
         daemon.wait_for("nobody handed a mount over within 100ms");
     }
 }
 
 fn taken_away() {
-    let (server, shared, kept) = (S3Server::start(), Shared::new(), Kept::mount());
+    let (server, shared, kept) = started();
     let (mut daemon, mut link) = serve(&kept, &shared, &message(&server), &[]);
     assert_eq!(hear(&mut link).expect("it lives").0, json!({"ready": true}));
     fs::write(kept.join("file"), "content").expect("it is taken");

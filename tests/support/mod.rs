@@ -13,6 +13,7 @@ mod layer;
 mod log;
 pub mod model;
 pub mod mounts;
+pub mod network;
 pub mod oss_read;
 pub mod oss_server;
 pub mod oss_sign;

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use s3s::service::S3ServiceBuilder;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use windlass::store::memory::Synthetic;
 
 use super::bucket::{About, Bucket, Habits};
@@ -19,6 +19,7 @@ use super::fault::Fault;
 use super::keyring::Keyring;
 use super::layer::{Connection, Shared};
 use super::log::{Kind, Log, Request};
+use super::network::Network;
 
 pub const BUCKET: &str = "test-bucket";
 pub const ACCESS_KEY: &str = "test";
@@ -35,6 +36,7 @@ pub struct S3Server {
     keyring: Keyring,
     shared: Shared,
     address: SocketAddr,
+    listeners: mpsc::UnboundedSender<std::net::TcpListener>,
     credentials: tempfile::NamedTempFile,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -61,23 +63,27 @@ impl S3Server {
             builder.set_access(keyring.clone());
         }
         let shared = Shared { s3: builder.build(), log: Log::default(), faults: Arc::default(), cleared: Default::default() };
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback has a free port");
-        listener.set_nonblocking(true).expect("a listener can be nonblocking");
-        let address = listener.local_addr().expect("a bound listener has an address");
+        let (listeners, listening) = mpsc::unbounded_channel();
+        let address = listen((Ipv4Addr::LOCALHOST, 0).into(), &listeners);
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::Builder::new().name("s3-server".into()).spawn({
             let shared = shared.clone();
             move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
                 runtime.block_on(async {
-                    let listener = TcpListener::from_std(listener).expect("the listener is nonblocking");
-                    tokio::select! { () = accept(listener, shared) => {}, _ = stopped => {} }
+                    tokio::select! { () = accept_all(listening, shared) => {}, _ = stopped => {} }
                 });
             }
         });
         let mut credentials = tempfile::NamedTempFile::new().expect("a temporary file can be made");
         writeln!(credentials, "{ACCESS_KEY}:{SECRET_KEY}").expect("it can be written");
-        Self { bucket, keyring, shared, address, credentials, stop: Some(stop), thread: Some(thread.expect("a thread starts")) }
+        let thread = Some(thread.expect("a thread starts"));
+        Self { bucket, keyring, shared, address, listeners, credentials, stop: Some(stop), thread }
+    }
+
+    /// Serves a network of its own too, at the same address: a socket belongs to the network in which it was made.
+    pub fn listen_in(&self, network: &Network) {
+        network.within(|| listen(self.address, &self.listeners));
     }
 
     /// `http://127.0.0.1:PORT`, for path-style requests.
@@ -232,6 +238,23 @@ impl Drop for S3Server {
 }
 
 /// Connections live as tasks of the runtime and end with it.
+/// Listens at `address` of the network that the thread is in.
+fn listen(address: SocketAddr, listeners: &mpsc::UnboundedSender<std::net::TcpListener>) -> SocketAddr {
+    let listener = std::net::TcpListener::bind(address).expect("loopback has a free port");
+    listener.set_nonblocking(true).expect("a listener can be nonblocking");
+    let address = listener.local_addr().expect("a bound listener has an address");
+    listeners.send(listener).expect("the server runs");
+    address
+}
+
+async fn accept_all(mut listening: mpsc::UnboundedReceiver<std::net::TcpListener>, shared: Shared) {
+    while let Some(listener) = listening.recv().await {
+        tokio::spawn(accept(TcpListener::from_std(listener).expect("the listener is nonblocking"), shared.clone()));
+    }
+    // There are no more networks; the connections go on.
+    std::future::pending().await
+}
+
 async fn accept(listener: TcpListener, shared: Shared) {
     loop {
         let Ok((stream, peer)) = listener.accept().await else { continue };

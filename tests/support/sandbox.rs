@@ -1,6 +1,9 @@
-//! A process as a sidecar of Kubernetes has it: uid 65534, no capability, no new privileges, a mount namespace of its own in which nothing can be
-//! written but the directories that were named, no /dev/fuse, no HOME, and an environment that was given. Only root can make one. Invariant: the
-//! process ends with its [`Sandboxed`].
+//! A process as a sidecar of Kubernetes has it: uid 65534, no capability, no new privileges, the first process of its PID namespace, a network and a user
+//! namespace of its own, a mount namespace of its own in which nothing can be written but the directories that were named, no /dev/fuse, no HOME, and
+//! an environment that was given. Only root can make one. Invariant: the process ends with its [`Sandboxed`].
+//!
+//! The user namespace is that of a pod with `hostUsers: false`: what it writes belongs to 65534 all the same, by idmapped mounts (mount_setattr(2)).
+//! Where the file system of the directories has none (overlayfs), neither has a pod; the process is in the user namespace of the test then.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,23 +18,30 @@ use libtest_mimic::{Completion, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use super::mounts::{PATIENCE, POLL, lacks, why_not};
+use super::mounts::{PATIENCE, POLL, lacks, wait_until, why_not};
+use super::network::Network;
 
 /// Who runs in it.
 pub const UID: u32 = 65534;
 
+/// The first user of the pod's user namespace as the test sees it: kubelet gives each pod 65536 users, beginning with a multiple of that.
+const FIRST_USER: u32 = 7 << 16;
+
 /// Becomes what it says above, then the program of its arguments. Mounts of FUSE are taken out of the namespace: a copy of one in there would
 /// keep its session alive whatever becomes of the other.
 const ENTER: &str = r#"
-import ctypes, os, sys
-count, *rest = sys.argv[1:]
+import ctypes, errno, os, sys
+first, count, *rest = sys.argv[1:]
 writable, words = rest[:int(count)], rest[int(count):]
 libc = ctypes.CDLL(None, use_errno=True)
 def call(result):
-    if result != 0:
+    if result < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-CLONE_NEWNS, MS_PRIVATE_REC, MS_BIND, MNT_DETACH_NOFOLLOW, RDONLY = 0x20000, 0x44000, 0x1000, 2 | 8, 1
-MOUNT_SETATTR, AT_FDCWD, AT_RECURSIVE = 442, -100, 0x8000
+    return result
+CLONE_NEWNS, CLONE_NEWUSER, MS_PRIVATE_REC, MNT_DETACH_NOFOLLOW = 0x20000, 0x10000000, 0x44000, 2 | 8
+OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR, AT_FDCWD = 428, 429, 442, -100
+AT_RECURSIVE, AT_EMPTY_PATH, OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH = 0x8000, 0x1000, 1, 4
+RDONLY, IDMAP = 1, 0x100000
 call(libc.unshare(CLONE_NEWNS))
 call(libc.mount(b"none", b"/", None, MS_PRIVATE_REC, None))
 for line in open("/proc/self/mountinfo", "rb").read().splitlines():
@@ -39,19 +49,54 @@ for line in open("/proc/self/mountinfo", "rb").read().splitlines():
     if after.split()[0].startswith(b"fuse"):
         path = before.split()[4].decode("unicode_escape").encode("latin1")
         call(libc.umount2(path, MNT_DETACH_NOFOLLOW))
+call(libc.mount(b"proc", b"/proc", b"proc", 0, None))
+def user_namespace():
+    """A namespace belongs to a process at first, and then to the descriptor."""
+    (ready, tell), (over, end) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        call(libc.unshare(CLONE_NEWUSER))
+        os.write(tell, b".")
+        os.close(end)
+        os.read(over, 1)
+        os._exit(0)
+    os.read(ready, 1)
+    for kind in ["uid_map", "gid_map"]:
+        with open(f"/proc/{child}/{kind}", "w") as file:
+            file.write(f"0 {first} 65536")
+    namespace = os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    os.close(end)
+    os.waitpid(child, 0)
+    return namespace
+def attributes(at, path, flags, set, clear, namespace=0):
+    words = (ctypes.c_uint64 * 4)(set, clear, 0, namespace)
+    call(libc.syscall(MOUNT_SETATTR, at, path, flags, words, 32))
+namespace = user_namespace()
 for path in writable:
-    call(libc.mount(path.encode(), path.encode(), None, MS_BIND, None))
+    tree = call(libc.syscall(OPEN_TREE, AT_FDCWD, path.encode(), OPEN_TREE_CLONE))
+    try:
+        if namespace is not None:
+            attributes(tree, b"", AT_EMPTY_PATH, IDMAP, 0, namespace)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        namespace = None
+    call(libc.syscall(MOVE_MOUNT, tree, b"", AT_FDCWD, path.encode(), MOVE_MOUNT_F_EMPTY_PATH))
+    os.close(tree)
 call(libc.mount(b"none", b"/dev", b"tmpfs", 0, None))
 os.umask(0)
 for name, minor in [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)]:
     os.mknod("/dev/" + name, 0o20666, os.makedev(1, minor))
-def attributes(path, flags, set, clear):
-    words = (ctypes.c_uint64 * 4)(set, clear, 0, 0)
-    call(libc.syscall(MOUNT_SETATTR, AT_FDCWD, path, flags, words, 32))
-attributes(b"/", AT_RECURSIVE, RDONLY, 0)
+attributes(AT_FDCWD, b"/", AT_RECURSIVE, RDONLY, 0)
 for path in writable:
-    attributes(path.encode(), 0, 0, RDONLY)
+    attributes(AT_FDCWD, path.encode(), 0, 0, RDONLY)
 os.chdir("/")
+if namespace is not None:
+    call(libc.setns(namespace, CLONE_NEWUSER))
+    # The user that it was has no number in there, and would lose its capabilities in the next exec.
+    os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
 drop = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--no-new-privs",
         "--bounding-set", "-all", "--inh-caps", "-all", "--ambient-caps", "-all", "--"]
 os.execvp("setpriv", drop + words)
@@ -73,24 +118,25 @@ pub fn no_sandbox() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("only root can make a sandbox".into());
     }
-    ["python3", "setpriv"].into_iter().find_map(lacks)
+    ["python3", "setpriv", "unshare"].into_iter().find_map(lacks)
 }
 
 /// The program, and what it may write to.
 pub struct Sandbox {
     home: Arc<TempDir>,
+    network: Arc<Network>,
     writable: Vec<PathBuf>,
     environment: Vec<(String, String)>,
 }
 
 impl Sandbox {
-    pub fn new() -> Self {
+    pub fn new(network: &Arc<Network>) -> Self {
         let home = tempfile::tempdir().expect("a temporary directory can be made");
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
         // The way to where it was built may be closed to others.
         let (built, here) = (env!("CARGO_BIN_EXE_windlass"), home.path().join("windlass"));
         fs::hard_link(built, &here).or_else(|_| fs::copy(built, &here).map(drop)).expect("there is room for a copy");
-        Self { home: Arc::new(home), writable: Vec::new(), environment: Vec::new() }
+        Self { home: Arc::new(home), network: Arc::clone(network), writable: Vec::new(), environment: Vec::new() }
     }
 
     /// Lets it write to `directory`, as an emptyDir of its pod.
@@ -107,11 +153,12 @@ impl Sandbox {
     }
 
     /// `windlass` with `words`, in the sandbox.
-    pub fn command(&self, words: &[&str]) -> Command {
+    fn command(&self, words: &[&str]) -> Command {
         let path = std::env::var_os("PATH").unwrap_or_default();
         // What looks for python3 and setpriv is not what is in the sandbox.
-        let mut command = Command::new("python3");
-        command.args(["-c", ENTER, &self.writable.len().to_string()]).args(&self.writable).arg("env").arg("-u").arg("PATH");
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "python3", "-c", ENTER, &FIRST_USER.to_string(), &self.writable.len().to_string()]);
+        command.args(&self.writable).arg("env").arg("-u").arg("PATH");
         command.arg(self.home.path().join("windlass")).args(words);
         command.env_clear().env("PATH", path).envs(self.environment.iter().map(|(name, value)| (name, value))).stdin(Stdio::null());
         command
@@ -119,7 +166,9 @@ impl Sandbox {
 
     /// Starts it.
     pub fn start(&self, words: &[&str]) -> Sandboxed {
-        let mut child = self.command(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("python3 was found");
+        let mut command = self.command(words);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = self.network.within(|| command.spawn()).expect("unshare was found");
         let said = Arc::new(Mutex::new(String::new()));
         let pipes: [Box<dyn std::io::Read + Send>; 2] =
             [Box::new(child.stdout.take().expect("it was piped")), Box::new(child.stderr.take().expect("it was piped"))];
@@ -131,13 +180,25 @@ impl Sandbox {
                 }
             })
         });
-        Sandboxed { child, said, listening, _home: Arc::clone(&self.home) }
+        let first = first_process(&child);
+        Sandboxed { child, first, said, listening, _home: Arc::clone(&self.home) }
     }
+}
+
+/// Waits until unshare(1) has started the first process of its PID namespace, and returns which it is. unshare ends as that one ends.
+pub fn first_process(unshare: &Child) -> Pid {
+    let list = format!("/proc/{0}/task/{0}/children", unshare.id());
+    let first = || fs::read_to_string(&list).expect("it is our child").trim().parse().ok().and_then(Pid::from_raw);
+    wait_until("the namespace has a process", || first().is_some());
+    first().expect("it was there")
 }
 
 /// A process in a sandbox.
 pub struct Sandboxed {
+    /// unshare(1).
     child: Child,
+    /// The process itself, as the test sees it.
+    first: Pid,
     said: Arc<Mutex<String>>,
     /// They end with the pipes.
     listening: [JoinHandle<()>; 2],
@@ -147,7 +208,7 @@ pub struct Sandboxed {
 
 impl Sandboxed {
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.first.as_raw_nonzero().get().cast_unsigned()
     }
 
     /// What it has said so far, on stdout and stderr.
@@ -170,7 +231,7 @@ impl Sandboxed {
 
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("it is our child and not waited for");
+        kill_process(self.first, signal).expect("it runs");
     }
 
     /// How it ended; panics when it does not.
@@ -197,9 +258,11 @@ impl Sandboxed {
         for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
             assert_eq!(value(set), "0000000000000000", "{set}");
         }
-        assert!(value("Uid:").split_whitespace().all(|uid| uid == "65534") && value("NoNewPrivs:") == "1", "{status}");
-        let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/mnt")).expect("it runs");
-        assert_ne!(namespace(&self.pid().to_string()), namespace("self"));
+        let namespace = |pid: &str, kind: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}")).expect("it runs");
+        let has_own = |kind| namespace(&self.pid().to_string(), kind) != namespace("self", kind);
+        let uid = if has_own("user") { FIRST_USER + UID } else { UID }.to_string();
+        assert!(value("Uid:").split_whitespace().all(|found| found == uid) && value("NoNewPrivs:") == "1", "{status}");
+        assert!(["mnt", "net", "pid"].into_iter().all(has_own));
         assert!(!Path::new(&format!("/proc/{}/root/dev/fuse", self.pid())).exists(), "it has the device");
         let table = fs::read_to_string(format!("/proc/{}/mountinfo", self.pid())).expect("it runs");
         for line in table.lines() {
@@ -217,7 +280,10 @@ impl Drop for Sandboxed {
         if std::thread::panicking() {
             eprintln!("--- in the sandbox was said:\n{}---", self.said());
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // Not one that has ended: its number may be that of another process.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = kill_process(self.first, Signal::KILL);
+            let _ = self.child.wait();
+        }
     }
 }
