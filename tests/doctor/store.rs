@@ -207,8 +207,9 @@ fn denied_put() {
     server.fault(Fault::new(Effect::Status(403)).kind(Kind::Put));
     let mut command = doctor_of(&server);
     command.arg("--write-check");
-    fails(command, 3, "PUT", &["AccessDenied"], &["LIST", "HEAD", "GET", "multipart"], &["DELETE"]);
-    assert_eq!(server.uploads(), 0);
+    fails(command, 3, "PUT", &["AccessDenied"], &["LIST", "HEAD", "GET", "multipart", "DELETE"], &["GET of it"]);
+    let deleted = server.of_kind(Kind::Delete).pop().expect("it made an object of parts");
+    assert!(server.stored(&deleted.key).is_none() && server.uploads() == 0, "nothing stays behind");
 }
 
 fn writes() {
