@@ -10,7 +10,7 @@ use super::dirty_files::{DirtyFile, Fate};
 use super::drain::Lost;
 use super::edits::Edits;
 use super::files::HandleId;
-use super::listing::FileFacts;
+use super::listing::{FileFacts, Posix};
 use super::{Error, Result, posix};
 use crate::store::{Condition, ErrorKind, Key, ObjectMeta};
 use crate::writer::{Left, Outcome, WriteError};
@@ -57,7 +57,7 @@ impl Edits {
         }
         let key = file.key();
         if self.names.options.posix_attributes {
-            let own = self.names.own.get(key.as_bytes(), None);
+            let own = Self::with_time(file, self.names.own.get(key.as_bytes(), None));
             file.content.set_headers(posix::headers(self.headers_for(&key), &own, &self.names.options, false));
         }
         let condition = if file.is_exclusive() { Condition::Absent } else { Condition::Any };
@@ -75,6 +75,11 @@ impl Edits {
         }
     }
 
+    /// The time of the last write is stored, so that stat shows the same before and after.
+    fn with_time(file: &DirtyFile, own: Posix) -> Posix {
+        Posix { modified: own.modified.or(Some(file.facts().modified)), ..own }
+    }
+
     /// There is nothing to send.
     pub(super) fn on_all_stored(&self, file: &DirtyFile) {
         match file.unnoted() {
@@ -87,7 +92,7 @@ impl Edits {
         self.names.own.on_commit(&meta.key, &meta.etag);
         let mut facts = FileFacts::from(meta);
         if self.names.options.posix_attributes {
-            let own = self.names.own.get(meta.key.as_bytes(), Some(&meta.etag));
+            let own = Self::with_time(file, self.names.own.get(meta.key.as_bytes(), Some(&meta.etag)));
             facts = posix::with(facts, &own, &self.names.options);
         }
         // First: a listing of the directory has it there or among those that are new.

@@ -8,6 +8,7 @@ mod support;
 mod limit;
 mod names;
 mod own;
+mod posix;
 mod program;
 mod random;
 mod reopen;
@@ -27,6 +28,7 @@ fn main() -> std::process::ExitCode {
         random::trials(),
         names::trials(),
         versions::trials(),
+        posix::trials(),
         stress::trials(),
     ];
     support::mounts::run(trials.into_iter().flatten().collect())
