@@ -1,15 +1,17 @@
 //! `windlass sidecar`: words and flags of what serves the volumes of a pod, which is in `csi`. Invariant: it ends with the worst that a daemon ended with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Failure;
 use super::remote::runtime;
 use crate::admin::{Listen, Listener, Pages};
+use crate::budget;
 use crate::csi::overview::Overview;
 use crate::csi::sidecar::{Daemons, End, Options};
 use crate::logging::{self, Attachment};
 use crate::signals::Signals;
+use crate::units::ByteSize;
 
 /// Serve the volumes that the CSI driver has published to this pod.
 ///
@@ -23,10 +25,13 @@ pub struct Args {
     /// Where /readyz, /healthz and /metrics of all volumes are served: ADDRESS:PORT or :PORT.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Listen>,
+    /// Memory of all daemons together, which have equal shares; by default a quarter of what the cgroups and the machine leave.
+    #[arg(long, value_name = "SIZE", env = "WINDLASS_MEMORY_LIMIT")]
+    memory_limit: Option<ByteSize>,
     /// error, warn, info, debug, trace, or a filter; for the daemons too.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
-    /// Options for every daemon, as for windlass mount: --memory-limit=512MiB. What a volume says ranks higher.
+    /// Options for every daemon, as for windlass mount: --chunk-size=8MiB. What a volume says ranks higher.
     #[arg(last = true, value_name = "OPTION")]
     options: Vec<String>,
 }
@@ -49,7 +54,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let _pages = args.listen.as_ref().map(show).transpose()?;
     // The program as it is, whatever has been put in its place since.
     let words = [vec![format!("--log-level={}", args.log_level)], args.options.clone()].concat();
-    let options = Options { directory: directory.clone(), program: "/proc/self/exe".into(), words };
+    let memory_limit = args.memory_limit.unwrap_or_else(|| budget::default_limit(Path::new("/")));
+    let options = Options { directory: directory.clone(), program: "/proc/self/exe".into(), words, memory_limit };
     let end = runtime.block_on(async {
         let mut signals = Signals::listen().map_err(Failure::without_signals)?;
         Ok::<_, Failure>(Daemons::new(options).serve(async || signals.next().await).await)

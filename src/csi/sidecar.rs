@@ -1,6 +1,6 @@
 //! The sidecar of a pod: finds the volumes that the driver has published to it, and has a daemon of its own serve each. Reads no option of theirs and
 //! talks to no bucket. Invariants: a daemon that ends without being asked begins anew, later each time it did not last; one whose mount has gone
-//! does not; nobody is left when this ends.
+//! does not; nobody is left when this ends; all daemons have equal shares of one budget of memory, which change when a volume comes or goes.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +13,9 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::admin::{self, Client, Done};
 use crate::signals::Ending;
+use crate::units::ByteSize;
 
 /// How often is looked for volumes that came and went.
 const LOOK: Duration = Duration::from_millis(200);
@@ -25,9 +27,17 @@ const LASTED: Duration = Duration::from_secs(60);
 /// Where a daemon serves its pages, in the directory of its volume.
 pub(super) const PAGES: &str = "pages.sock";
 
+/// Where a daemon is told its share of the memory.
+const CONTROL: &str = "control.sock";
+
+/// The smallest share: two parts of a file that is written, or four chunks. With so many volumes that the budget does not hold these, all of them have it.
+const SMALLEST_SHARE: ByteSize = ByteSize::mib(16);
+
 /// Options of the sidecar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
+    /// What all daemons together may take as their `memory-limit`. One that has a limit of its own, by the attributes of its volume or by `words`, keeps it.
+    pub memory_limit: ByteSize,
     /// The pod's emptyDir.
     pub directory: PathBuf,
     /// The program that serves.
@@ -78,6 +88,32 @@ impl BackOff {
     }
 }
 
+/// What each of `volumes` daemons has of the memory, in whole MiB.
+fn share(memory_limit: ByteSize, volumes: usize) -> ByteSize {
+    let equal = memory_limit.as_u64() / volumes.max(1) as u64;
+    ByteSize::mib(equal >> 20).max(SMALLEST_SHARE)
+}
+
+/// What a daemon has of the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Share {
+    has: ByteSize,
+    /// It has said that it cannot do with so little.
+    refused: Option<ByteSize>,
+}
+
+/// Changes the memory limit of the daemon that listens at `socket` from `before` to `share`; says whether it did. With another limit than
+/// `before` it has one of its own.
+fn give(socket: &Path, before: ByteSize, share: ByteSize) -> Result<bool, admin::Error> {
+    let name = "memory-limit";
+    let Done::Options(options) = Client::at(socket)?.ask(&admin::Command::Get {}, |_| {})? else { return Ok(false) };
+    if options.get(name).is_none_or(|limit| *limit != before.to_string()) {
+        return Ok(false);
+    }
+    let set = admin::Command::Set { name: name.into(), value: share.to_string() };
+    Client::at(socket)?.ask(&set, |_| {}).map(|_| true)
+}
+
 /// Volumes that are there now.
 pub fn volumes(directory: &Path) -> Vec<Volume> {
     let volume = |directory: PathBuf| Some(Volume { identity: socket(&directory, "mount.sock")?, directory });
@@ -116,12 +152,15 @@ pub struct Daemons {
     back_off: HashMap<Volume, BackOff>,
     /// What has ended for good.
     over: HashMap<Volume, End>,
+    /// Memory of the daemons that run.
+    shares: HashMap<Volume, Share>,
+    giving: JoinSet<(Volume, ByteSize, Result<bool, admin::Error>)>,
 }
 
 impl Daemons {
     pub fn new(options: Options) -> Self {
-        let (pids, waiting, back_off, over) = Default::default();
-        Self { options, running: JoinSet::new(), pids, waiting, back_off, over }
+        let (pids, waiting, back_off, over, shares) = Default::default();
+        Self { options, running: JoinSet::new(), pids, waiting, back_off, over, shares, giving: JoinSet::new() }
     }
 
     /// Serves until `end` says why it ends; then asks all daemons to end and waits for what they have to store. What the worst of them ended with.
@@ -131,6 +170,7 @@ impl Daemons {
             tokio::select! {
                 ending = end() => break ending,
                 _ = look.tick() => self.look(),
+                Some(given) = self.giving.join_next() => self.on_given(given.expect("a daemon is asked without a panic")),
                 Some(ended) = self.running.join_next() => self.on_end(ended.expect("waiting for a process does not panic")),
             }
         };
@@ -161,6 +201,8 @@ impl Daemons {
         self.waiting.retain(|volume, _| is_there(volume));
         self.back_off.retain(|volume, _| is_there(volume));
         self.over.retain(|volume, _| is_there(volume));
+        let share = share(self.options.memory_limit, there.iter().filter(|volume| !self.over.contains_key(volume)).count());
+        self.give(share);
         let now = Instant::now();
         for volume in there {
             let is_due = self.waiting.get(&volume).is_none_or(|at| *at <= now);
@@ -168,17 +210,48 @@ impl Daemons {
             let is_served = self.pids.keys().any(|other| other.directory == volume.directory);
             if is_due && !is_served && !self.over.contains_key(&volume) {
                 self.waiting.remove(&volume);
-                self.begin(volume);
+                self.begin(volume, share);
             }
         }
     }
 
-    fn begin(&mut self, volume: Volume) {
-        match self.command(&volume).spawn() {
+    /// Has the daemons that run take `share`. One that does not listen yet is asked at the next look.
+    fn give(&mut self, share: ByteSize) {
+        if !self.giving.is_empty() {
+            return;
+        }
+        for (volume, known) in self.shares.iter().filter(|(_, known)| known.has != share && known.refused != Some(share)) {
+            let (volume, before) = (volume.clone(), known.has);
+            self.giving.spawn_blocking(move || {
+                let done = give(&volume.directory.join(CONTROL), before, share);
+                (volume, share, done)
+            });
+        }
+    }
+
+    fn on_given(&mut self, (volume, share, done): (Volume, ByteSize, Result<bool, admin::Error>)) {
+        // It may have ended meanwhile.
+        let Some(known) = self.shares.get_mut(&volume) else { return };
+        match done {
+            Ok(true) => tracing::info!(volume = %volume.directory.display(), %share, "a daemon has another share of the memory"),
+            Ok(false) => tracing::debug!(volume = %volume.directory.display(), "a daemon has a memory limit of its own"),
+            // It keeps what it has: a file that is being written may need that.
+            Err(error @ admin::Error::Answer(_)) => {
+                known.refused = Some(share);
+                return tracing::warn!(volume = %volume.directory.display(), %error, "a daemon keeps its share of the memory");
+            }
+            Err(error) => return tracing::debug!(volume = %volume.directory.display(), %error, "a daemon cannot be asked yet"),
+        }
+        *known = Share { has: share, refused: None };
+    }
+
+    fn begin(&mut self, volume: Volume, share: ByteSize) {
+        match self.command(&volume, share).spawn() {
             Ok(mut child) => {
                 tracing::info!(volume = %volume.directory.display(), pid = child.id(), "a daemon begins");
                 let pid = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()));
                 self.pids.extend(pid.map(|pid| (volume.clone(), pid)));
+                self.shares.insert(volume.clone(), Share { has: share, refused: None });
                 let began = Instant::now();
                 self.running.spawn(async move {
                     let end = wait(&mut child).await;
@@ -192,18 +265,22 @@ impl Daemons {
         }
     }
 
-    fn command(&self, volume: &Volume) -> Command {
+    fn command(&self, volume: &Volume, share: ByteSize) -> Command {
         let mut command = Command::new(&self.options.program);
         let at = |name: &str| volume.directory.join(name);
         command.args(["mount", "--foreground", "--fd-socket"]).arg(format!("connect:{}", at("mount.sock").display()));
         // Its directory may have a longer name than addresses of sockets.
         command.arg("--error-file").arg(at("error.json")).arg(format!("--metrics-listen=unix:/proc/self/cwd/{PAGES}"));
+        command.arg("--control-socket").arg(at(CONTROL));
+        // Both options of the sidecar and of the volume rank higher.
+        command.env("WINDLASS_MEMORY_LIMIT", share.to_string());
         command.args(&self.options.words).current_dir(&volume.directory).stdin(Stdio::null()).kill_on_drop(true);
         command
     }
 
     fn on_end(&mut self, (volume, end, ran): (Volume, End, Duration)) {
         self.pids.remove(&volume);
+        self.shares.remove(&volume);
         match end {
             End::InOrder => {
                 tracing::info!(volume = %volume.directory.display(), "the mount of a volume has gone");
@@ -275,6 +352,13 @@ mod tests {
     }
 
     #[test]
+    fn the_memory_is_divided_as_long_as_each_daemon_can_work_with_its_share() {
+        let shares: Vec<u64> = [0, 1, 2, 3, 4, 8].map(|volumes| share(ByteSize::mib(64), volumes).as_u64() >> 20).into();
+        assert_eq!(shares, [64, 64, 32, 21, 16, 16]);
+        assert_eq!(share(ByteSize::gib(4), 8), ByteSize::mib(512));
+    }
+
+    #[test]
     fn an_end_is_a_code() {
         use std::os::unix::process::ExitStatusExt;
         assert_eq!(End::from(ExitStatus::from_raw(0)), End::InOrder);
@@ -297,7 +381,12 @@ mod tests {
         let volume = dir.path().join("pod/data");
         fs::create_dir_all(&volume).unwrap();
         let _socket = UnixListener::bind(volume.join("mount.sock")).unwrap();
-        let options = Options { directory: dir.path().join("pod"), program: stand_in(&volume), words: vec!["--log-level=debug".into()] };
+        let options = Options {
+            directory: dir.path().join("pod"),
+            program: stand_in(&volume),
+            words: vec!["--log-level=debug".into()],
+            memory_limit: SMALLEST_SHARE,
+        };
         let mut daemons = Daemons::new(options);
         let (tell, told) = tokio::sync::oneshot::channel();
         let mut told = Some(told);
@@ -334,7 +423,8 @@ mod tests {
         fs::create_dir_all(&volume).unwrap();
         fs::write(volume.join("stays"), "").unwrap();
         let socket = UnixListener::bind(volume.join("mount.sock")).unwrap();
-        let options = Options { directory: dir.path().join("pod"), program: stand_in(&volume), words: Vec::new() };
+        let options =
+            Options { directory: dir.path().join("pod"), program: stand_in(&volume), words: Vec::new(), memory_limit: SMALLEST_SHARE };
         (dir, volume, socket, options)
     }
 

@@ -8,6 +8,7 @@ mod daemon;
 mod ending;
 mod kinds;
 mod kubelet;
+mod memory;
 mod node;
 mod publishing;
 mod restarts;
@@ -18,6 +19,6 @@ mod trio;
 
 fn main() -> std::process::ExitCode {
     let volumes = [publishing::trials(), kinds::trials(), secrets::trials(), ending::trials()];
-    let lives = [restarts::trials(), trio::trials(), successors::trials(), sanity::trials()];
+    let lives = [restarts::trials(), trio::trials(), successors::trials(), memory::trials(), sanity::trials()];
     support::mounts::run(volumes.into_iter().chain(lives).flatten().collect())
 }

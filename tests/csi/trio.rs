@@ -48,9 +48,14 @@ impl Sidecar {
 
     /// One whose daemons get `options` besides.
     pub fn start_with(pod: &Pod, server: &S3Server, options: &[&str]) -> Self {
+        Self::start_in(None, pod, server, options)
+    }
+
+    /// One whose container has a limit of memory.
+    pub fn start_in(cgroup: Option<&Path>, pod: &Pod, server: &S3Server, options: &[&str]) -> Self {
         let network = Arc::new(Network::with_store(server));
         // Nothing in its environment says who it is: that comes from a Secret, by way of the driver.
-        let sandbox = Sandbox::new(&network).writable(&pod.meeting).envs([("AWS_EC2_METADATA_DISABLED", "true")]);
+        let sandbox = Sandbox::new(&network).writable(&pod.meeting).in_cgroup(cgroup).envs([("AWS_EC2_METADATA_DISABLED", "true")]);
         let listen = format!("127.0.0.1:{PORT}");
         let directory = pod.meeting.to_str().expect("it is text");
         let words = ["sidecar", "--dir", directory, "--listen", &listen, "--", "--path-style"];
@@ -58,7 +63,7 @@ impl Sidecar {
     }
 
     /// Status and body of a page; nothing while nobody listens.
-    fn page(&self, path: &str) -> Option<(u16, String)> {
+    pub fn page(&self, path: &str) -> Option<(u16, String)> {
         let mut stream = self.network.connect(PORT).ok()?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
         let mut answer = String::new();

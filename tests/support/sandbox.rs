@@ -18,6 +18,7 @@ use libtest_mimic::{Completion, Trial};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
+use super::cgroup::command_in;
 use super::mounts::{PATIENCE, POLL, lacks, wait_until, why_not};
 use super::network::Network;
 
@@ -127,6 +128,7 @@ pub struct Sandbox {
     network: Arc<Network>,
     writable: Vec<PathBuf>,
     environment: Vec<(String, String)>,
+    cgroup: Option<PathBuf>,
 }
 
 impl Sandbox {
@@ -136,7 +138,7 @@ impl Sandbox {
         // The way to where it was built may be closed to others.
         let (built, here) = (env!("CARGO_BIN_EXE_windlass"), home.path().join("windlass"));
         fs::hard_link(built, &here).or_else(|_| fs::copy(built, &here).map(drop)).expect("there is room for a copy");
-        Self { home: Arc::new(home), network: Arc::clone(network), writable: Vec::new(), environment: Vec::new() }
+        Self { home: Arc::new(home), network: Arc::clone(network), writable: Vec::new(), environment: Vec::new(), cgroup: None }
     }
 
     /// Lets it write to `directory`, as an emptyDir of its pod.
@@ -152,11 +154,17 @@ impl Sandbox {
         self
     }
 
+    /// Starts it inside a cgroup.
+    pub fn in_cgroup(mut self, path: Option<&Path>) -> Self {
+        self.cgroup = path.map(Path::to_owned);
+        self
+    }
+
     /// `windlass` with `words`, in the sandbox.
     fn command(&self, words: &[&str]) -> Command {
         let path = std::env::var_os("PATH").unwrap_or_default();
         // What looks for python3 and setpriv is not what is in the sandbox.
-        let mut command = Command::new("unshare");
+        let mut command = command_in(self.cgroup.as_deref(), "unshare");
         command.args(["--pid", "--fork", "python3", "-c", ENTER, &FIRST_USER.to_string(), &self.writable.len().to_string()]);
         command.args(&self.writable).arg("env").arg("-u").arg("PATH");
         command.arg(self.home.path().join("windlass")).args(words);
