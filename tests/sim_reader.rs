@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::future::join_all;
 use tokio::time::Instant;
 use windlass::budget::{self, Budget};
@@ -685,4 +686,25 @@ async fn panicking_get_fails_its_readers_and_is_asked_anew() {
     }
     assert!(start.elapsed() < Duration::from_secs(1), "they wait for the deadline: {:?}", start.elapsed());
     sim.read_all(&handle, "object", 1, MIB).await;
+}
+
+/// Reads as the kernel does for a program: one read of read-ahead is under way beside the one that is waited for.
+async fn read_as_the_kernel(sim: &Sim, key: &str, size: u64, len: u64) {
+    let handle = sim.open(key, size);
+    let reads = (0..size).step_by(len as usize).map(|offset| sim.read(&handle, key, 1, offset, len));
+    futures::stream::iter(reads).buffered(2).for_each(async |()| ()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn reads_that_together_need_more_than_the_memory_never_wait_for_each_other() {
+    for (limit, readers, len) in [(64, 6, 1), (64, 12, 8), (32, 3, 8), (16, 3, 4), (64, 64, 2)] {
+        let sim = sim(cloud(), ByteSize::mib(limit), Options::default());
+        let start = Instant::now();
+        let keys: Vec<_> = (0..readers).map(|reader| format!("k{reader}")).collect();
+        join_all(keys.iter().map(|key| read_as_the_kernel(&sim, key, 32 * MIB, len * MIB))).await;
+        let bytes: u64 = sim.gets().iter().map(|get| get.delivered).sum();
+        println!("{limit} MiB, {readers} readers of {len} MiB: {:?} of virtual time, {} GETs", start.elapsed(), sim.gets().len());
+        assert!(bytes < readers * 32 * MIB / 8 * 9, "{bytes} bytes were fetched: they took it from each other");
+        assert!(sim.budget.usage().peak_bytes <= (limit as usize) << 20);
+    }
 }

@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let runtime = runtime()?;
     let done = runtime.block_on(async {
         let remote = Remote::open(&args.dest, &args.reach).await?;
-        if is_many { store_many(args, asked, remote).await } else { store_one(args, &args.files[0], asked, remote).await }
+        if is_many { Box::pin(store_many(args, asked, remote)).await } else { store_one(args, &args.files[0], asked, remote).await }
     });
     // A read of standard input that nobody waits for any more would keep it.
     runtime.shutdown_background();

@@ -24,9 +24,7 @@ const CONGESTED: u16 = MAX_BACKGROUND / 4 * 3;
 /// Files on plain file systems; with more the mount itself could not lie under an overlay.
 const STACK_DEPTH: u32 = 1;
 
-/// Pages of the largest READ that is wished for: 16 MiB where they have 4 KiB. The kernel allows what fs.fuse.max_pages_limit was when it was
-/// mounted, which is 256 unless it is raised. WRITEs are not longer for it.
-const MAX_PAGES: u16 = 4096;
+const PAGE: u32 = 4096;
 
 /// The protocol that is spoken here (`wire`).
 const VERSION: (u32, u32) = (7, 40);
@@ -46,6 +44,8 @@ pub(super) struct Wishes {
     pub passthrough: bool,
     /// Bytes of read-ahead that are agreed to.
     pub max_readahead: u32,
+    /// Bytes of the longest READ, where the kernel allows as much.
+    pub longest_read: u32,
 }
 
 /// What was agreed on, as long as the connection lives.
@@ -191,7 +191,8 @@ impl Offer {
 
 fn answer(wishes: Wishes, offer: Offer) -> InitOut {
     let flags = wishes.flags(offer.flags) | (offer.flags & InitFlags::FUSE_INIT_EXT);
-    let max_pages = if flags.contains(InitFlags::FUSE_MAX_PAGES) { MAX_PAGES } else { 0 };
+    let most = u16::try_from(wishes.longest_read / PAGE).expect("it has few pages");
+    let max_pages = if flags.contains(InitFlags::FUSE_MAX_PAGES) { most } else { 0 };
     let low = u32::try_from(flags.bits() & u64::from(u32::MAX)).expect("the lower half");
     let high = u32::try_from(flags.bits() >> 32).expect("the upper half");
     InitOut {
@@ -216,7 +217,7 @@ fn answer(wishes: Wishes, offer: Offer) -> InitOut {
 mod tests {
     use super::*;
 
-    const WISHES: Wishes = Wishes { listings_tell_attributes: true, passthrough: false, max_readahead: 16 << 20 };
+    const WISHES: Wishes = Wishes { listings_tell_attributes: true, passthrough: false, max_readahead: 16 << 20, longest_read: 2 << 20 };
 
     fn init(opcode: u32, words: &[u32]) -> Vec<u8> {
         let header = InHeader { opcode, unique: 7, ..InHeader::default() };
@@ -240,7 +241,7 @@ mod tests {
         let nothing = answer(WISHES, offer(InitFlags::empty()));
         assert_eq!((nothing.flags, nothing.flags2, nothing.max_pages, nothing.max_readahead), (0, 0, 0, 16 << 20));
         let all = answer(WISHES, offer(InitFlags::all()));
-        assert_eq!(all.max_pages, MAX_PAGES);
+        assert_eq!(all.max_pages, 512);
         assert_eq!(all.max_stack_depth, 0, "nothing is passed through");
         let flags = InitFlags::from_bits_retain(u64::from(all.flags) | u64::from(all.flags2) << 32);
         assert!(flags.contains(InitFlags::FUSE_PARALLEL_DIROPS | InitFlags::FUSE_INIT_EXT));

@@ -53,6 +53,12 @@ use own_files::OwnFiles;
 /// The largest WRITE the kernel sends; it also sizes its READs, up to fs.fuse.max_pages_limit.
 const MAX_WRITE: u32 = 1 << 20;
 
+/// The most that a READ is of, as far as `fs.fuse.max_pages_limit` allows.
+const LONGEST_READ: u32 = 16 << 20;
+
+/// So many of the longest READs fit in the memory.
+const READS_IN_MEMORY: usize = 64;
+
 /// What a session serves.
 #[derive(Clone, Debug)]
 pub struct Tree {
@@ -108,12 +114,20 @@ pub fn resume(tree: Tree, runtime: Handle, left: Left, mountpoint: Option<&Path>
     Session::resume(|admitted| tree.serve(admitted, runtime), left, mountpoint, options, answered)
 }
 
+/// Bytes of the longest READ that the kernel is to make of a mount with so much memory: all of them are in memory at once, beside those of others.
+pub fn longest_read(memory_limit: usize) -> u32 {
+    let share = memory_limit / READS_IN_MEMORY;
+    if share >= LONGEST_READ as usize { LONGEST_READ } else { MAX_WRITE.max(1 << share.max(1).ilog2()) }
+}
+
 impl Tree {
     fn wishes(&self, options: &Options) -> Wishes {
+        let longest_read = longest_read(self.observer.budget.limit());
         Wishes {
             listings_tell_attributes: self.names.listings_tell_attributes(),
             passthrough: self.files.may_be_on_disk(),
-            max_readahead: options.max_readahead,
+            max_readahead: options.max_readahead.min(longest_read),
+            longest_read,
         }
     }
 

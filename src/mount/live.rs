@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::admin::{Live, Observer};
-use crate::budget::SMALLEST_LIMIT;
 use crate::config::{self, Settings, Value};
+use crate::fuse;
 use crate::logging;
 use crate::reader::PrefetchChunks;
 use crate::store::Switches;
@@ -23,8 +23,10 @@ pub(super) struct LiveOptions {
 
 impl LiveOptions {
     pub fn new(settings: &Settings, observer: Arc<Observer>, switches: Switches) -> Self {
-        let two_chunks = ByteSize::bytes(2 * settings.reader.chunk_size.as_u64());
-        let chunks = (two_chunks.max(SMALLEST_LIMIT), "readers need two chunks, and the largest chunk beside another");
+        let two_chunks = 2 * settings.reader.chunk_size.as_u64();
+        let four_reads = 4 * u64::from(fuse::longest_read(observer.budget.limit()));
+        let chunks =
+            (ByteSize::bytes(two_chunks.max(four_reads)), "readers need two chunks, and four of the longest reads that the kernel makes");
         // A file that is being written has parts of up to an eighth of the memory that there was at its first part.
         let quarter = ByteSize::bytes(observer.budget.limit() as u64 / 4);
         let parts =

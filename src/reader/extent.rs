@@ -146,9 +146,9 @@ impl Extent {
     }
 
     /// Announces a reader that is going to wait: from here on the extent is not let go and its fetch goes first.
-    pub fn want(&self) -> Waiting<'_> {
+    pub fn want(self: &Arc<Self>) -> Waiting {
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        Waiting(self)
+        Waiting(Arc::clone(self))
     }
 
     async fn wait_for(&self, len: usize) -> Result<(), ReadError> {
@@ -241,16 +241,16 @@ impl Extent {
 
 /// One reader that waits; dropping it takes the announcement back.
 #[derive(Debug)]
-pub(super) struct Waiting<'a>(&'a Extent);
+pub(super) struct Waiting(Arc<Extent>);
 
-impl Waiting<'_> {
+impl Waiting {
     /// Waits until the first `len` bytes are there.
     pub async fn wait_for(&self, len: usize) -> Result<(), ReadError> {
         self.0.wait_for(len).await
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
@@ -343,7 +343,7 @@ mod tests {
         Budget::new(&Options { memory_limit: Some(ByteSize::mib(64)) }).try_lease(len).unwrap()
     }
 
-    async fn wait(extent: &Extent, len: usize) -> Result<(), ReadError> {
+    async fn wait(extent: &Arc<Extent>, len: usize) -> Result<(), ReadError> {
         extent.want().wait_for(len).await
     }
 
@@ -406,7 +406,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_waiter_learns_of_a_failure() {
-        let extent = Extent::new(0..10, true);
+        let extent = Arc::new(Extent::new(0..10, true));
         let mut waits = Box::pin(wait(&extent, 10));
         assert!(futures::poll!(&mut waits).is_pending());
         extent.fail(ReadError::GivenUp);

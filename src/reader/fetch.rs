@@ -1,4 +1,4 @@
-//! Carries one extent from decision to bytes: memory, a place among the GETs in flight, the request.
+//! Carries one extent from memory to bytes: a place among the GETs in flight, the request; and finds memory where there is none.
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -28,12 +28,16 @@ pub(super) struct Fetcher<'a> {
 }
 
 impl Fetches for Fetcher<'_> {
-    fn start(&self, extent: &Arc<Extent>, lease: Option<Lease>) -> AbortHandle {
+    fn start(&self, extent: &Arc<Extent>, lease: Lease) -> AbortHandle {
         let task = fetch(Arc::clone(self.shared), Arc::clone(self.object), Arc::clone(extent), lease);
         self.shared.runtime.spawn(task).abort_handle()
     }
 
     fn memory(&self, len: usize) -> Option<Lease> {
+        // Who waits for the turn comes first.
+        if self.shared.turn.is_wanted() {
+            return None;
+        }
         self.shared.budget.try_lease(len)
     }
 
@@ -43,7 +47,7 @@ impl Fetches for Fetcher<'_> {
 }
 
 /// The task of one extent. Aborting it closes the connection and gives back memory and place.
-async fn fetch(shared: Arc<Shared>, object: Arc<Object>, extent: Arc<Extent>, lease: Option<Lease>) {
+async fn fetch(shared: Arc<Shared>, object: Arc<Object>, extent: Arc<Extent>, lease: Lease) {
     // Readers wait for the bytes or an error, also when a panic is all there is.
     let brought = AssertUnwindSafe(bring(&shared, &object, &extent, lease)).catch_unwind().await;
     if let Err(error) = brought.unwrap_or_else(|_| Err(ReadError::Store(store::Error::panicked(Op::Get, &object.key)))) {
@@ -52,11 +56,7 @@ async fn fetch(shared: Arc<Shared>, object: Arc<Object>, extent: Arc<Extent>, le
     }
 }
 
-async fn bring(shared: &Arc<Shared>, object: &Object, extent: &Arc<Extent>, lease: Option<Lease>) -> Result<(), ReadError> {
-    let lease = match lease {
-        Some(lease) => lease,
-        None => memory_for(shared, extent.len()).await?,
-    };
+async fn bring(shared: &Arc<Shared>, object: &Object, extent: &Arc<Extent>, lease: Lease) -> Result<(), ReadError> {
     let mut filling = Filling::new(extent, lease);
     // From before its last byte is here.
     let _keeper = object.disk.as_ref().map(|_| extent.on_keep());
@@ -105,8 +105,8 @@ async fn ask(shared: &Shared, object: &Object, filling: &mut Filling, range: &Ra
     Ok(sink.sums())
 }
 
-/// Memory for a reader that waits: takes it from who can spare it, then queues.
-async fn memory_for(shared: &Arc<Shared>, len: usize) -> Result<Lease, ReadError> {
+/// Memory for the reader whose turn it is: takes it from who can spare it, then queues.
+pub(super) async fn memory_for(shared: &Arc<Shared>, len: usize) -> Result<Lease, ReadError> {
     let mut lease = std::pin::pin!(shared.budget.lease(len));
     loop {
         tokio::select! {

@@ -24,6 +24,7 @@ mod promotion;
 mod runs;
 mod streams;
 mod strides;
+mod turn;
 mod warm;
 mod window;
 mod written;
@@ -50,11 +51,12 @@ pub use options::{Options, PrefetchChunks, ReadMode};
 pub use warm::{WarmError, Warmed};
 
 use disk::Disk;
-use extent::Extent;
+use extent::{Extent, Waiting};
 use fetch::Fetcher;
 use gate::Gate;
-use object::{Limits, Object, Spare};
+use object::{Lack, Limits, Object, Spare};
 use pace::Pace;
+use turn::{Admitted, Turn};
 use written::Written;
 
 /// Most GETs in flight when nobody chose: twice what ossfs 1 uses, enough for 10 GB/s at 90 MB/s a connection.
@@ -136,6 +138,7 @@ struct Shared {
     taken: AtomicU64,
     stamps: AtomicU64,
     handles: AtomicU64,
+    turn: Turn,
     written: Written,
 }
 
@@ -186,6 +189,7 @@ impl Reader {
             taken: AtomicU64::new(0),
             stamps: AtomicU64::new(0),
             handles: AtomicU64::new(0),
+            turn: Turn::default(),
             written: Written::default(),
         }))
     }
@@ -398,7 +402,7 @@ impl ObjectHandle {
         let read = offset.min(self.object.size)..offset.saturating_add(len as u64).min(self.object.size);
         let (shared, object, began) = (&self.shared, &self.object, Instant::now());
         if read.is_empty() {
-            return Pending { read, extents: Vec::new(), began, waits_since: None, shared: Arc::clone(shared), object: Arc::clone(object) };
+            return Pending::new(read, (Vec::new(), None), began, shared, object);
         }
         if self.is_quiet.load(Ordering::Relaxed) && self.is_quiet.swap(false, Ordering::Relaxed) {
             self.fetch_small();
@@ -419,7 +423,7 @@ impl ObjectHandle {
             // Pieces of earlier random reads make room for a window; other windows do not.
             shared.reclaim_pieces();
         }
-        Pending { read, extents: planned.extents, began, waits_since: None, shared: Arc::clone(shared), object: Arc::clone(object) }
+        Pending::new(read, (planned.extents, planned.lack), began, shared, object)
     }
 
     /// Both steps of a read.
@@ -456,7 +460,11 @@ impl Drop for ObjectHandle {
 #[derive(Debug)]
 pub struct Pending {
     read: Range<u64>,
+    /// None where something lacks: who waits for memory keeps none from others.
     extents: Vec<Arc<Extent>>,
+    lack: Option<Lack>,
+    /// Those that it had to wait for the memory of.
+    wanted: Vec<Waiting>,
     began: Instant,
     /// Since when its bytes are waited for.
     waits_since: Option<Instant>,
@@ -465,6 +473,11 @@ pub struct Pending {
 }
 
 impl Pending {
+    fn new(read: Range<u64>, found: (Vec<Arc<Extent>>, Option<Lack>), began: Instant, shared: &Arc<Shared>, object: &Arc<Object>) -> Self {
+        let ((extents, lack), shared, object) = (found, Arc::clone(shared), Arc::clone(object));
+        Self { read, extents, lack, wanted: Vec::new(), began, waits_since: None, shared, object }
+    }
+
     /// When it began.
     pub fn began(&self) -> Instant {
         self.began
@@ -488,7 +501,21 @@ impl Pending {
     /// Has `then` called when bytes that were missing are there, by whoever brings them, or never will be: then
     /// [`ready`](Self::ready) says nothing, and [`finish`](Self::finish) why. No thread waits meanwhile.
     pub fn park(mut self, then: impl FnOnce(Self) + Send + 'static) {
-        self.note_miss();
+        let since = self.note_miss();
+        if self.lack.is_none() {
+            return self.park_admitted(then);
+        }
+        let (runtime, until) = (self.shared.runtime.clone(), since + self.shared.deadline);
+        runtime.spawn(async move {
+            // What fails here fails again in `finish`, which says so.
+            match tokio::time::timeout_at(until, self.admit()).await {
+                Ok(Ok(())) => self.park_admitted(then),
+                Ok(Err(_)) | Err(_) => then(self),
+            }
+        });
+    }
+
+    fn park_admitted(self, then: impl FnOnce(Self) + Send + 'static) {
         let Some((extent, len)) = self.first_missing() else { return then(self) };
         let shared = Arc::clone(&self.shared);
         extent.park(len, Box::new(move || then(self)));
@@ -523,8 +550,18 @@ impl Pending {
         Ok(data)
     }
 
+    /// Has memory for all that it needs.
+    async fn admit(&mut self) -> Result<(), ReadError> {
+        if let Some(lack) = &self.lack {
+            let Admitted { extents, wanted } = turn::admit(&self.shared, &self.object, &self.read, lack).await?;
+            (self.extents, self.wanted, self.lack) = (extents, wanted, None);
+        }
+        Ok(())
+    }
+
     async fn wait(&mut self) -> Result<ReadData, ReadError> {
         loop {
+            self.admit().await?;
             match self.wait_for_extents().await {
                 Ok(()) => {}
                 Err(ReadError::GivenUp) => self.ask_again(),
@@ -550,7 +587,9 @@ impl Pending {
 
     fn ask_again(&mut self) {
         let fetcher = Fetcher { shared: &self.shared, object: &self.object };
-        self.extents = self.object.again(&self.read, &self.shared.options(), &fetcher);
+        // First: who waits for memory keeps none.
+        (self.extents, self.wanted) = Default::default();
+        (self.extents, self.lack) = self.object.again(&self.read, &self.shared.options(), &fetcher);
     }
 
     fn collect(&self) -> Option<ReadData> {

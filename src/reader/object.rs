@@ -105,18 +105,29 @@ pub(super) struct Limits {
 
 /// What the object needs from the reader to act on its decisions.
 pub(super) trait Fetches {
-    /// Starts the GET of `extent`; `lease` is its memory when there was some at once.
-    fn start(&self, extent: &Arc<Extent>, lease: Option<Lease>) -> AbortHandle;
-    /// Memory for a prefetch, if there is some.
+    /// Starts the GET of `extent` into `lease`.
+    fn start(&self, extent: &Arc<Extent>, lease: Lease) -> AbortHandle;
+    /// Memory, if there is some and nobody waits for it.
     fn memory(&self, len: usize) -> Option<Lease>;
     /// The next stamp of the order of use.
     fn stamp(&self) -> u64;
 }
 
+/// What a read needs that there is no memory for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lack {
+    /// Whole pieces that hold all of the read. Some may be there.
+    pub range: Range<u64>,
+    /// Bytes of one GET.
+    pub unit: u64,
+    pub windowed: bool,
+}
+
 /// What a read found or started.
 pub(super) struct Planned {
-    /// The extents that hold or will hold the bytes, in order.
+    /// The extents that hold or will hold the bytes, in order; none where something lacks.
     pub extents: Vec<Arc<Extent>>,
+    pub lack: Option<Lack>,
     /// Bytes that were not prefetched because there was no memory.
     pub short_bytes: usize,
     /// The read began a stream.
@@ -125,6 +136,22 @@ pub(super) struct Planned {
     pub moved: u64,
     /// What its window learned of the path; see [`Pace::stretch_by`](super::pace::Pace::stretch_by).
     pub lesson: Option<f64>,
+}
+
+/// Gaps that there was no memory for, in order.
+struct Short(Vec<Range<u64>>);
+
+impl Short {
+    /// Of the first one.
+    fn bytes(&self) -> usize {
+        self.0.first().map_or(0, |gap| (gap.end - gap.start) as usize)
+    }
+
+    /// Whether a read of `pieces` needs some of it; then all that it needs is looked at again, because what is there now may go meanwhile.
+    fn lack_of(&self, pieces: &Range<u64>, unit: u64, windowed: bool) -> Option<Lack> {
+        let end = self.0.iter().rfind(|gap| gap.start < pieces.end && pieces.start < gap.end)?.end;
+        Some(Lack { range: pieces.start..end.max(pieces.end), unit, windowed })
+    }
 }
 
 /// Something that can be let go, for the reader to choose from when memory is short.
@@ -155,7 +182,7 @@ impl Object {
             return;
         }
         if let Some(lease) = fetches.memory(self.size as usize) {
-            state.start(0..self.size, true, Some(lease), fetches);
+            state.start(0..self.size, true, lease, fetches);
         }
     }
 
@@ -277,26 +304,43 @@ impl Object {
                 (plan::pieces(&window, self.size), reach.unit, Some(stream))
             }
         };
-        let mut short_bytes = state.fetch_missing(&want, read, unit, stream.is_some(), fetches);
+        let mut short = state.fetch_missing(&want, unit, stream.is_some(), fetches);
+        let lack = short.as_ref().and_then(|short| short.lack_of(&plan::pieces(read, self.size), unit, stream.is_some()));
         for range in guess.chunks.into_iter().chain(guess.reads.iter().map(|read| plan::pieces(read, self.size))) {
-            if short_bytes > 0 {
+            if short.is_some() {
                 break;
             }
-            short_bytes = state.fetch_missing(&range, read, chunk, false, fetches);
+            short = state.fetch_missing(&range, chunk, false, fetches);
         }
-        if state.promotion.is_under_way() && short_bytes == 0 {
+        if state.promotion.is_under_way() && short.is_none() {
             state.promote(self.size, chunk, fetches);
         }
-        let extents = state.covering(read, fetches.stamp());
-        (Planned { extents, short_bytes, new_stream, moved: took, lesson }, cancelled)
+        let extents = if lack.is_none() { state.covering(read, fetches.stamp()) } else { Vec::new() };
+        (Planned { extents, lack, short_bytes: short.map_or(0, |short| short.bytes()), new_stream, moved: took, lesson }, cancelled)
     }
 
-    /// The extents that hold `read` now, after an earlier one was given up; missing bytes are asked for again.
-    pub fn again(&self, read: &Range<u64>, options: &Options, fetches: &impl Fetches) -> Vec<Arc<Extent>> {
+    /// What a read finds and needs now, after an extent of it was given up: missing bytes are asked for again.
+    pub fn again(&self, read: &Range<u64>, options: &Options, fetches: &impl Fetches) -> (Vec<Arc<Extent>>, Option<Lack>) {
+        let (mut state, unit, pieces) = (self.state.lock(), options.chunk_size.as_u64(), plan::pieces(read, self.size));
+        let short = state.fetch_missing(&pieces, unit, false, fetches);
+        match short.and_then(|short| short.lack_of(&pieces, unit, false)) {
+            None => (state.covering(read, fetches.stamp()), None),
+            lack => (Vec::new(), lack),
+        }
+    }
+
+    /// The extents that hold bytes of `read` now, and what is missing of `lack`.
+    pub fn held_and_missing(&self, read: &Range<u64>, lack: &Lack, stamp: u64) -> (Vec<Arc<Extent>>, Vec<Range<u64>>) {
+        let state = self.state.lock();
+        (state.covering(read, stamp), plan::missing(state.held(&lack.range), &lack.range, lack.unit))
+    }
+
+    /// Starts the GET of `range` into `lease` unless somebody else did.
+    pub fn start(&self, range: &Range<u64>, windowed: bool, lease: Lease, fetches: &impl Fetches) {
         let mut state = self.state.lock();
-        let pieces = plan::pieces(read, self.size);
-        state.fetch_missing(&pieces, read, options.chunk_size.as_u64(), false, fetches);
-        state.covering(read, fetches.stamp())
+        if state.held(range).next().is_none() {
+            state.start(range.clone(), windowed, lease, fetches);
+        }
     }
 
     /// Takes a failed extent out, so that the next read asks the store again.
@@ -436,20 +480,14 @@ impl State {
         (before / chunk != running.at / chunk, plan::reach(running.window.depth(), chunk, limits.share))
     }
 
-    /// Starts what is missing of `want`: what `read` needs in any case, the rest as far as there is memory. Returns
-    /// the bytes that had to be left out.
-    fn fetch_missing(&mut self, want: &Range<u64>, read: &Range<u64>, unit: u64, windowed: bool, fetches: &impl Fetches) -> usize {
+    /// Starts what is missing of `want` as far as there is memory. Returns what had to be left out.
+    fn fetch_missing(&mut self, want: &Range<u64>, unit: u64, windowed: bool, fetches: &impl Fetches) -> Option<Short> {
         let gaps = plan::missing(self.held(want), want, unit);
-        for gap in gaps {
-            let len = (gap.end - gap.start) as usize;
-            let lease = fetches.memory(len);
-            let in_demand = gap.start < read.end && read.start < gap.end;
-            if lease.is_none() && !in_demand {
-                return len;
-            }
-            self.start(gap, windowed, lease, fetches);
+        for (index, gap) in gaps.iter().enumerate() {
+            let Some(lease) = fetches.memory((gap.end - gap.start) as usize) else { return Some(Short(gaps[index..].to_vec())) };
+            self.start(gap.clone(), windowed, lease, fetches);
         }
-        0
+        None
     }
 
     /// Goes on with fetching all of the object, as far as there is memory that nobody else has.
@@ -459,14 +497,14 @@ impl State {
             let whole = next * chunk..((next + 1) * chunk).min(size);
             for gap in plan::missing(self.held(&whole), &whole, chunk) {
                 let Some(lease) = fetches.memory((gap.end - gap.start) as usize) else { return self.promotion.on_short() };
-                let extent = self.start(gap, false, Some(lease), fetches);
+                let extent = self.start(gap, false, lease, fetches);
                 self.promoted.push(extent);
             }
             self.promotion.on_started();
         }
     }
 
-    fn start(&mut self, range: Range<u64>, windowed: bool, lease: Option<Lease>, fetches: &impl Fetches) -> Arc<Extent> {
+    fn start(&mut self, range: Range<u64>, windowed: bool, lease: Lease, fetches: &impl Fetches) -> Arc<Extent> {
         let extent = Arc::new(Extent::new(range, windowed));
         let fetch = fetches.start(&extent, lease);
         self.extents.insert(extent.range.start, Held { extent: Arc::clone(&extent), fetch: Some(fetch), stays: false });

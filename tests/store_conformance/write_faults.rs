@@ -296,7 +296,7 @@ async fn a_silent_endpoint_that_damages_bodies_is_found_out() {
     assert_eq!(store.put(&request("b", Condition::Absent)).await.unwrap_err().kind, ErrorKind::Replaced, "others are still in the way");
     let store = open(&options(), Arc::default()).await.unwrap();
     let upload = store.create_upload(&UploadRequest::new(&key("c"), &Headers::default())).await.unwrap();
-    assert!(!upload.checksum.is_some());
+    assert!(upload.checksum.is_none());
     proxy.flip_requests(1);
     let part = store.upload_part(&upload, 1, marked(2).into()).await.unwrap();
     store.complete_upload(&upload, &[part], &Condition::Any).await.unwrap();
