@@ -90,7 +90,7 @@ fn vocabulary() -> (BTreeSet<String>, BTreeSet<String>) {
 fn every_flag_and_subcommand_exists() {
     let (commands, mut flags) = vocabulary();
     // Words of other programs, and of every program of clap.
-    flags.extend(["help", "release", "bench", "device", "cap-add"].map(str::to_owned));
+    flags.extend(["help", "release", "bench", "test", "device", "cap-add"].map(str::to_owned));
     // Of docker, kubectl and mount-s3.
     flags.extend(["target", "from-file", "prefix", "cache", "allow-delete"].map(str::to_owned));
     // Of the side-by-side harness.
