@@ -10,6 +10,7 @@ mod kinds;
 mod kubelet;
 mod memory;
 mod node;
+mod podman;
 mod publishing;
 mod restarts;
 mod sanity;
@@ -19,6 +20,6 @@ mod trio;
 
 fn main() -> std::process::ExitCode {
     let volumes = [publishing::trials(), kinds::trials(), secrets::trials(), ending::trials()];
-    let lives = [restarts::trials(), trio::trials(), successors::trials(), memory::trials(), sanity::trials()];
+    let lives = [restarts::trials(), trio::trials(), successors::trials(), memory::trials(), sanity::trials(), podman::trials()];
     support::mounts::run(volumes.into_iter().chain(lives).flatten().collect())
 }

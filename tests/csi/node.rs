@@ -10,12 +10,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::kubelet::Kubelet;
+use super::podman::Podman;
 use super::support::S3Server;
 use super::support::mounts::wait_until;
 use super::support::sandbox::first_process;
@@ -66,6 +68,8 @@ impl Driver {
 pub struct Node {
     home: TempDir,
     driver: Option<Driver>,
+    /// What the driver runs in; namespaces of our own where it is nothing.
+    podman: Option<Arc<Podman>>,
     flags: Vec<String>,
     /// Where the stores' own libraries find keys.
     environment: Vec<(&'static str, String)>,
@@ -90,6 +94,15 @@ impl Node {
 
     /// A driver with keys of its own.
     pub fn start_with(flags: &[&str], server: Option<&S3Server>) -> Self {
+        Self::start_as(flags, server, None)
+    }
+
+    /// A driver in a container.
+    pub fn start_in(podman: &Arc<Podman>, flags: &[&str]) -> Self {
+        Self::start_as(flags, None, Some(Arc::clone(podman)))
+    }
+
+    fn start_as(flags: &[&str], server: Option<&S3Server>, podman: Option<Arc<Podman>>) -> Self {
         let home = tempfile::Builder::new().prefix("csi").tempdir().expect("a temporary directory can be made");
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
         for name in ["csi", "registry", "kubelet/pods"] {
@@ -101,7 +114,7 @@ impl Node {
         let flags = flags.iter().map(|flag| flag.replace("{home}", place)).collect();
         let environment = server.map(S3Server::client_env).unwrap_or_default();
         let limit = fs::read_to_string(PAGES_LIMIT).unwrap_or_default();
-        let mut node = Self { home, driver: None, flags, environment, limit };
+        let mut node = Self { home, driver: None, podman, flags, environment, limit };
         node.begin();
         node
     }
@@ -110,21 +123,32 @@ impl Node {
     pub fn begin(&mut self) {
         let said = self.log().len();
         let log = File::options().create(true).append(true).open(self.path("log")).expect("it can be written");
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "unchanged", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-        command.args(["python3", "-c", ENTER]).arg(self.home.path()).arg(env!("CARGO_BIN_EXE_windlass"));
+        let mut command = match &self.podman {
+            Some(podman) => podman.driver(self.home.path()),
+            None => self.unshared(),
+        };
         command.arg("csi").arg("--endpoint").arg(format!("unix://{}", self.socket().display())).args(["--node-id", "node-1"]);
-        command.arg("--kubelet-dir").arg(self.path("kubelet")).arg("--registration-dir").arg(self.path("registry"));
-        command.args(&self.flags).env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.env("AWS_EC2_METADATA_DISABLED", "true").envs(self.environment.iter().cloned());
+        command.arg("--kubelet-dir").arg(self.path("kubelet")).arg("--registration-dir").arg(self.path("registry")).args(&self.flags);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let _ = fs::remove_file(self.socket());
-        let child = command.spawn().expect("util-linux is installed");
-        let pid = first_process(&child);
+        let child = command.spawn().expect("it is installed");
+        let pid = match &self.podman {
+            Some(podman) => podman.pid("driver"),
+            None => first_process(&child),
+        };
         self.driver = Some(Driver { child, pid });
         let socket = self.socket();
         wait_until("the driver listens", || UnixStream::connect(&socket).is_ok() || self.log()[said..].contains("cannot"));
         assert!(socket.exists(), "{}", self.log());
+    }
+
+    fn unshared(&self) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "unchanged", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["python3", "-c", ENTER]).arg(self.home.path()).arg(env!("CARGO_BIN_EXE_windlass"));
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command.env("AWS_EC2_METADATA_DISABLED", "true").envs(self.environment.iter().cloned());
+        command
     }
 
     /// Ends the driver without a word, and waits until it is gone.

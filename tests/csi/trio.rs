@@ -2,7 +2,6 @@
 //! PID namespaces of its own. How much is written is told by WINDLASS_TEST_MIB.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ pub struct Sidecar {
 }
 
 /// Where its pages are; nobody else listens in the network of the pod.
-const PORT: u16 = 9811;
+pub const PORT: u16 = 9811;
 
 impl Sidecar {
     pub fn start(pod: &Pod, server: &S3Server) -> Self {
@@ -64,12 +63,7 @@ impl Sidecar {
 
     /// Status and body of a page; nothing while nobody listens.
     pub fn page(&self, path: &str) -> Option<(u16, String)> {
-        let mut stream = self.network.connect(PORT).ok()?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+        self.network.page(PORT, path)
     }
 
     pub fn wait_until_ready(&self) {

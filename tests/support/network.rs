@@ -1,8 +1,9 @@
 //! A network namespace, as each pod has one: nothing is there but 127.0.0.1, and what listens in it. Only root can make one.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Command;
 use std::thread;
 
@@ -48,5 +49,21 @@ impl Network {
     /// Connects to 127.0.0.1 in it.
     pub fn connect(&self, port: u16) -> io::Result<TcpStream> {
         self.within(|| TcpStream::connect(("127.0.0.1", port)))
+    }
+
+    /// Status and body of a page there; nothing while nobody listens.
+    pub fn page(&self, port: u16, path: &str) -> Option<(u16, String)> {
+        let mut stream = self.connect(port).ok()?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    }
+}
+
+impl AsFd for Network {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
