@@ -659,6 +659,93 @@ fn rename_of_a_directory_takes_a_file_along_that_a_read_saves() {
 }
 
 #[test]
+fn lookup_answered_after_its_directory_was_renamed_is_of_the_new_key() {
+    for op in [Op::List, Op::Head] {
+        let store = Memory::default();
+        store.put("d/a", "a");
+        let mount = Mount::new(&store);
+        let directory = mount.lookup("d").unwrap();
+        // What the kernel knows of: a getattr.
+        let known = (op == Op::Head).then(|| mount.lookup_in(directory, "a").unwrap());
+        mount.expire();
+        let mut asked = store.hold_answer(op, "d/a");
+        let names = Arc::clone(&mount.world.names);
+        let found = mount.begin(async move {
+            match known {
+                None => names.lookup(directory, b"a").await.map(|entry| entry.attr.ino),
+                Some(ino) => names.getattr(ino).await.map(|(attr, _)| attr.ino),
+            }
+        });
+        mount.reach(&mut asked);
+        mount.end(mount.begin_rename("d", "t")).unwrap();
+        asked.release();
+        let ino = mount.end(found).expect("it is there");
+        // Another file that takes the old name is another file.
+        store.put("d/a", "another one");
+        mount.expire();
+        assert_eq!((mount.world.names.key(ino).unwrap().to_string(), mount.size(ino)), ("t/a".into(), 1), "{op:?}");
+        assert_eq!(mount.lookup_in(directory, "a").unwrap(), ino);
+    }
+}
+
+#[test]
+fn listing_read_after_its_directory_was_renamed_names_the_new_keys() {
+    let store = Memory::default();
+    store.put("d/a", "a");
+    let mount = Mount::new(&store);
+    let directory = mount.lookup("d").unwrap();
+    let handle = mount.world.names.open_dir(directory).expect("it is a directory");
+    let page = mount.run(handle.read_plus(0)).expect("it can be listed");
+    mount.end(mount.begin_rename("d", "t")).unwrap();
+    page.fill_plus(|item, entry| {
+        assert!(entry.attr.ino == Inode::NONE || matches!(item.name, b"." | b".."), "the old key was told");
+        false
+    });
+    assert!(!mount.run(handle.read_plus(2)).expect("it can be listed").is_empty(), "the entry is still there");
+    let ino = mount.lookup_in(directory, "a").unwrap();
+    store.put("d/a", "another one");
+    mount.expire();
+    assert_eq!((mount.world.names.key(ino).unwrap().to_string(), mount.size(ino)), ("t/a".into(), 1));
+}
+
+#[test]
+fn file_below_a_directory_in_rename_is_never_missing() {
+    let store = Memory::default();
+    store.put("d/a", "first");
+    store.put("d/b", "second");
+    let mount = Mount::new(&store);
+    let directory = mount.lookup("d").unwrap();
+    let ino = mount.lookup_in(directory, "a").unwrap();
+    let opened = mount.open_inode(ino, READS).unwrap();
+    let open = File { ino, handle: opened.handle, keep_pages: false };
+    mount.told(open.handle);
+    mount.expire();
+    // The first of them is gone from its old place, and the names still are what they were.
+    let mut delete = store.hold(Op::Delete, "d/b");
+    let renamed = mount.begin_rename("d", "t");
+    mount.reach(&mut delete);
+    mount.settle();
+    assert!(store.content("d/a").is_none() && store.content("t/a").is_some());
+    let read = mount.begin_read(&open, 0, 10);
+    let names = Arc::clone(&mount.world.names);
+    let looked_up = mount.begin(async move { names.lookup(directory, b"a").await.map(|entry| entry.attr.ino) });
+    let names = Arc::clone(&mount.world.names);
+    let looked_at = mount.begin(async move { names.getattr(ino).await.map(|(attr, _)| attr.size) });
+    let edits = Arc::clone(&mount.world.edits);
+    let opened = mount.begin(async move { edits.open(ino, READS, ME).await });
+    let names = Arc::clone(&mount.world.names);
+    let absent = mount.begin(async move { names.lookup(directory, b"c").await });
+    mount.settle();
+    delete.release();
+    mount.end(renamed).unwrap();
+    assert_eq!(mount.end(looked_up).expect("it is there"), ino);
+    assert_eq!(mount.end(looked_at).expect("it is there"), 5);
+    assert!(mount.end(opened).is_ok());
+    assert_eq!(mount.end(read).expect("its bytes are there"), b"first");
+    assert!(matches!(mount.end(absent), Err(Error::NotFound)));
+}
+
+#[test]
 fn file_begun_below_a_renamed_directory_goes_with_it() {
     let store = Memory::default();
     store.put("d/a", "a");

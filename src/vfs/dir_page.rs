@@ -115,7 +115,7 @@ impl DirPage {
     }
 
     /// As [`fill`](Self::fill) with attributes. Each entry that was taken counts as a lookup, except `.` and `..`,
-    /// for which the kernel does not count either (`fuse_direntplus_link`).
+    /// for which the kernel does not count either (`fuse_direntplus_link`), nor an entry that has [no number](Inode::NONE).
     pub fn fill_plus(&self, mut add: impl FnMut(DirItem<'_>, &Entry) -> bool) {
         for item in self.dots() {
             let Some(attr) = self.names.attr(item.ino, b"", &What::Directory(None)) else { continue };
@@ -134,7 +134,8 @@ impl DirPage {
             for (i, (entry, shown_entry)) in batch.iter().zip(&shown).enumerate() {
                 offset += 1;
                 let Some(told) = self.entry(inos[i], entry, shown_entry) else { continue };
-                let item = DirItem { ino: inos[i], next_offset: self.told(offset), kind: entry.kind(), name: entry.name() };
+                let ino = if inos[i] == Inode::NONE { self.names.inodes.lock().number(&entry.key) } else { inos[i] };
+                let item = DirItem { ino, next_offset: self.told(offset), kind: entry.kind(), name: entry.name() };
                 if add(item, &told) {
                     self.forget(&inos[i..], &shown[i..]);
                     return;
@@ -194,6 +195,10 @@ impl DirPage {
 
     fn remember(&self, batch: &[DirEntry], shown: &[Shown<'_>; BATCH]) -> [Inode; BATCH] {
         let mut inodes = self.names.inodes.lock();
+        if batch.first().is_none_or(|first| inodes.of_parent(self.ino, &first.key).is_none()) {
+            // The directory was renamed since it was listed: the names are still there, under other keys.
+            return [Inode::NONE; BATCH];
+        }
         let learnt = self.entries.as_ref().map_or_else(Instant::now, |slice| slice.page.learnt);
         std::array::from_fn(|i| match (batch.get(i), &shown[i]) {
             (None, _) | (_, Shown::Gone) => Inode::ROOT,

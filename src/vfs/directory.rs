@@ -23,8 +23,10 @@ pub struct DirHandle {
     names: Arc<Names>,
     ino: Inode,
     parent: Inode,
-    key: Key,
-    source: Mutex<Option<Source>>,
+    /// The key that it was opened under.
+    opened: Key,
+    /// Of the listing of this key.
+    source: Mutex<Option<(Key, Source)>>,
     tail: Mutex<Tail>,
     /// None: it was opened through this daemon.
     resumed: Option<Mutex<Resumed>>,
@@ -98,7 +100,13 @@ impl Names {
 impl DirHandle {
     /// A handle of the directory `key`, which the kernel knows as `ino`.
     pub(super) fn new(names: &Arc<Names>, ino: Inode, parent: Inode, key: Key) -> Self {
-        Self { names: names.clone(), ino, parent, key, source: Mutex::default(), tail: Mutex::new(Tail::Names(Vec::new())), resumed: None }
+        let tail = Mutex::new(Tail::Names(Vec::new()));
+        Self { names: names.clone(), ino, parent, opened: key, source: Mutex::default(), tail, resumed: None }
+    }
+
+    /// The key of the directory, which a rename changes.
+    fn key(&self) -> Key {
+        self.names.node(self.ino).map_or_else(|_| self.opened.clone(), |node| node.key)
     }
 
     /// Goes on where another daemon was: behind `last`, if that had given any entry, by its name, since what came before it may be gone by now
@@ -150,26 +158,38 @@ impl DirHandle {
     }
 
     async fn read_here(&self, offset: u64) -> Result<DirPage> {
-        if let Some(page) = self.try_read_here(offset) {
-            return page;
+        loop {
+            if let Some(page) = self.try_read_here(offset) {
+                return page;
+            }
+            let key = self.key();
+            let page = self.read_at(&key, offset).await?;
+            if self.key() == key && !self.names.locks.is_renamed(&key) {
+                return Ok(page);
+            }
+            // What a rename had moved already was not there. Entries keep their order, and with it their places.
+            drop(self.names.locks.share(&key).await);
         }
+    }
+
+    async fn read_at(&self, key: &Key, offset: u64) -> Result<DirPage> {
         let position = offset.saturating_sub(DOTS);
         if offset == 0 {
-            self.names.ahead.before(&self.key).await;
+            self.names.ahead.before(key).await;
         }
-        let mut source = self.source_for_async(offset);
+        let mut source = self.source_for_async(key, offset);
         loop {
             let found = match &source {
                 Source::Cached(listing) => find_in(listing, position),
                 Source::Walk(walk) => walk.read(position).await?,
             };
             if !matches!(found, Found::Dropped) {
-                return Ok(self.page(offset, found));
+                return Ok(self.page(key, offset, found));
             }
             // A walk of our own, from the start and past what was read already: one that others may join could
             // leave us behind again.
-            source = Source::Walk(self.names.new_walk(&self.key));
-            *self.source.lock() = Some(source.clone());
+            source = Source::Walk(self.names.new_walk(key));
+            *self.source.lock() = Some((key.clone(), source.clone()));
         }
     }
 
@@ -180,12 +200,15 @@ impl DirHandle {
     }
 
     fn try_read_here(&self, offset: u64) -> Option<Result<DirPage>> {
-        let position = offset.saturating_sub(DOTS);
-        let found = match self.source_for_try(offset)? {
+        let (key, position) = (self.key(), offset.saturating_sub(DOTS));
+        if self.names.locks.is_renamed(&key) {
+            return None;
+        }
+        let found = match self.source_for_try(&key, offset)? {
             Source::Cached(listing) => find_in(&listing, position),
             Source::Walk(walk) => walk.peek(position)?,
         };
-        (!matches!(found, Found::Dropped)).then(|| Ok(self.page(offset, found)))
+        (!matches!(found, Found::Dropped)).then(|| Ok(self.page(&key, offset, found)))
     }
 
     /// [`read`](Self::read) for readdirplus: when attributes are not to be taken from the listing, they are asked for
@@ -212,49 +235,49 @@ impl DirHandle {
 
     /// Whether its entries are a listing that is believed, so that what the kernel kept of an earlier reading is too.
     pub fn is_cached(&self) -> bool {
-        self.names.cache.listing(self.key.as_bytes()).is_some()
+        self.names.cache.listing(self.key().as_bytes()).is_some()
     }
 
     /// Entries of the directory that are in memory for this handle.
     pub fn held_entries(&self) -> usize {
         match &*self.source.lock() {
             None => 0,
-            Some(Source::Cached(listing)) => listing.len,
-            Some(Source::Walk(walk)) => walk.held(),
+            Some((_, Source::Cached(listing))) => listing.len,
+            Some((_, Source::Walk(walk))) => walk.held(),
         }
     }
 
-    /// The source to read from; a read from the start looks for the best one there is now.
-    fn source_for_async(&self, offset: u64) -> Source {
+    /// The source to read from; a read from the start looks for the best one there is now, and so does one after a rename.
+    fn source_for_async(&self, key: &Key, offset: u64) -> Source {
         let mut source = self.source.lock();
         match &*source {
-            Some(source) if offset > 0 => source.clone(),
+            Some((of, source)) if offset > 0 && of == key => source.clone(),
             _ => {
-                *self.tail.lock() = Tail::Names(self.names.dirty.new_in(&self.key));
-                source.insert(self.names.entries_of(&self.key)).clone()
+                *self.tail.lock() = Tail::Names(self.names.dirty.new_in(key));
+                source.insert((key.clone(), self.names.entries_of(key))).1.clone()
             }
         }
     }
 
-    fn source_for_try(&self, offset: u64) -> Option<Source> {
+    fn source_for_try(&self, key: &Key, offset: u64) -> Option<Source> {
         let mut source = self.source.lock();
         match &*source {
-            Some(source) if offset > 0 => Some(source.clone()),
+            Some((of, source)) if offset > 0 && of == key => Some(source.clone()),
             _ => {
                 // First: what is committed in between is in the listing.
-                let new = self.names.dirty.new_in(&self.key);
-                let listing = self.names.cache.listing(self.key.as_bytes())?;
-                self.names.ahead.on_known(&self.key);
+                let new = self.names.dirty.new_in(key);
+                let listing = self.names.cache.listing(key.as_bytes())?;
+                self.names.ahead.on_known(key);
                 *self.tail.lock() = Tail::Names(new);
-                Some(source.insert(Source::Cached(listing)).clone())
+                Some(source.insert((key.clone(), Source::Cached(listing))).1.clone())
             }
         }
     }
 
-    fn page(&self, offset: u64, found: Found) -> DirPage {
+    fn page(&self, key: &Key, offset: u64, found: Found) -> DirPage {
         let entries = match found {
             Found::Entries(slice) => Some(slice),
-            Found::End(len) => self.after(len, offset.saturating_sub(DOTS)),
+            Found::End(len) => self.after(key, len, offset.saturating_sub(DOTS)),
             Found::Dropped => None,
         };
         DirPage::new(self.names.clone(), self.ino, self.parent, offset, entries)
@@ -262,14 +285,14 @@ impl DirHandle {
 }
 
 impl DirHandle {
-    /// What is at `position` behind the `len` entries of the listing.
-    fn after(&self, len: u64, position: u64) -> Option<Slice> {
-        let source = self.source.lock().clone();
+    /// What is at `position` behind the `len` entries of the listing of `key`.
+    fn after(&self, key: &Key, len: u64, position: u64) -> Option<Slice> {
+        let source = self.source.lock().as_ref().map(|(_, source)| source.clone());
         let mut tail = self.tail.lock();
         let page = match &*tail {
             Tail::Entries(page) => page.clone(),
             Tail::Names(names) => {
-                let page = self.tail_of(names, source.as_ref());
+                let page = self.tail_of(key, names, source.as_ref());
                 *tail = Tail::Entries(page.clone());
                 page
             }
@@ -279,8 +302,8 @@ impl DirHandle {
     }
 
     /// Those of `names` that the listing lacks and that are still there.
-    fn tail_of(&self, names: &[Key], source: Option<&Source>) -> Page {
-        let start = self.key.as_bytes().len();
+    fn tail_of(&self, key: &Key, names: &[Key], source: Option<&Source>) -> Page {
+        let start = key.as_bytes().len();
         let entries = names.iter().filter(|key| !source.is_some_and(|source| source.has(&key.as_bytes()[start..]))).filter_map(|key| {
             let facts = match self.names.dirty.named(key.as_bytes()) {
                 Some(file) => file.facts(),

@@ -23,6 +23,9 @@ impl Inode {
     /// The root of the mount (`FUSE_ROOT_ID`).
     pub const ROOT: Self = Self(1);
 
+    /// No number: the kernel is told that a name is there, and has to look it up to learn more (`fuse_direntplus_link`).
+    pub const NONE: Self = Self(0);
+
     /// From here on no number ever stands for a key.
     pub const RESERVED: Self = Self(u64::MAX - 1);
 }
@@ -106,6 +109,15 @@ impl Inodes {
     /// What `ino` stands for.
     pub fn get(&self, ino: Inode) -> Option<Node> {
         self.slots.get(ino).map(Slot::node)
+    }
+
+    /// The table, while `path` (with its `/` or without) is an entry of what `parent` stands for. After a rename of `parent` it is not, and what
+    /// would be remembered of it would be of a key that the kernel does not mean.
+    pub fn of_parent(&mut self, parent: Inode, path: &Key) -> Option<&mut Self> {
+        let slot = self.slots.get(parent)?;
+        let name = path.as_bytes().strip_prefix(slot.key.as_bytes())?;
+        let name = name.strip_suffix(b"/").unwrap_or(name);
+        (!name.is_empty() && !name.contains(&b'/')).then_some(self)
     }
 
     /// The number that `key` has, or would get now: what readdir shows without the kernel remembering it.

@@ -133,28 +133,39 @@ impl Names {
     /// # Errors
     /// [`Error::NotFound`] when the store says that there is none, otherwise why it could not say.
     pub async fn lookup(&self, parent: Inode, name: &[u8]) -> Result<Entry> {
-        if let Some(known) = self.try_lookup(parent, name) {
-            return known;
+        loop {
+            if let Some(known) = self.try_lookup(parent, name) {
+                return known;
+            }
+            let path = self.path(parent, name)?;
+            if let Some(found) = self.ask(parent, name, &path).await? {
+                return found;
+            }
+            // Its directory is renamed: afterwards the name has another key.
+            drop(self.locks.share(&path).await);
         }
-        let path = self.path(parent, name)?;
-        let directory = directory_of(&path);
+    }
+
+    /// [`lookup`](Self::lookup) where it takes a request. None: a rename has come in between, and this is of the key from before.
+    async fn ask(&self, parent: Inode, name: &[u8], path: &Key) -> Result<Option<Result<Entry>>> {
+        let directory = directory_of(path);
         if self.listings_tell_attributes() && self.ahead.is_next(&directory) {
             self.ahead.before(&directory).await;
             if let Some(known) = self.try_lookup(parent, name) {
-                return known;
+                return Ok(Some(known));
             }
         }
         if self.list_instead(&directory).await
             && let Some(known) = self.try_lookup(parent, name)
         {
-            return known;
+            return Ok(Some(known));
         }
-        let fact = self.probe.name(&path).await?;
+        let fact = self.probe.name(path).await?;
         match fact.what {
             What::Absent => self.on_free_alone(&directory),
             What::File(_) | What::Directory(_) => self.on_found_alone(&directory),
         }
-        self.remember(parent, &path, &fact)
+        Ok(self.remember(parent, path, &fact))
     }
 
     /// [`lookup`](Self::lookup) when that takes no request.
@@ -162,11 +173,11 @@ impl Names {
         match self.path(parent, name) {
             Ok(path) => {
                 if let Some(file) = self.dirty.named(path.as_bytes()) {
-                    return Some(Ok(self.remember_dirty(parent, &path, &file)));
+                    return self.remember_dirty(parent, &path, &file).map(Ok);
                 }
                 let fact = self.known_name(&path)?;
                 self.ahead.on_name(&path);
-                Some(self.remember(parent, &path, &fact))
+                self.remember(parent, &path, &fact)
             }
             Err(error) => Some(Err(error)),
         }
@@ -175,7 +186,7 @@ impl Names {
     /// For how long the kernel may believe that `parent` has no entry `name`.
     pub fn absent_for(&self, parent: Inode, name: &[u8]) -> Duration {
         let Ok(path) = self.path(parent, name) else { return Duration::ZERO };
-        if self.dirty.named(path.as_bytes()).is_some() {
+        if self.dirty.named(path.as_bytes()).is_some() || self.locks.is_renamed(&path) {
             return Duration::ZERO;
         }
         match self.known_name(&path) {
@@ -189,15 +200,37 @@ impl Names {
     /// # Errors
     /// [`Error::UnknownInode`] when the kernel forgot it, [`Error::NotFound`] when it is gone from the store.
     pub async fn getattr(&self, ino: Inode) -> Result<(Attr, Duration)> {
-        if let Some(known) = self.try_getattr(ino) {
-            return known;
+        self.settled(ino, |node| async move {
+            if let Some(known) = self.try_getattr(ino) {
+                return known;
+            }
+            let fact = match node.kind() {
+                Kind::File | Kind::Symlink => self.probe.object(&node.key, None).await?,
+                Kind::Directory => self.probe.directory(&node.key).await?,
+            };
+            self.attributes(ino, &node, &fact)
+        })
+        .await
+    }
+
+    /// What `ask` tells of `ino`. Absence is asked for again when a rename came in between: the object may have been looked for at its key from before.
+    pub(super) async fn settled<T, A>(&self, ino: Inode, ask: impl Fn(Node) -> A) -> Result<T>
+    where
+        A: Future<Output = Result<T>>,
+    {
+        loop {
+            let node = self.node(ino)?;
+            let key = node.key.clone();
+            match ask(node).await {
+                Err(Error::NotFound) if self.is_moving(ino, &key) => drop(self.locks.share(&key).await),
+                answer => return answer,
+            }
         }
-        let node = self.node(ino)?;
-        let fact = match node.kind() {
-            Kind::File | Kind::Symlink => self.probe.object(&node.key, None).await?,
-            Kind::Directory => self.probe.directory(&node.key).await?,
-        };
-        self.attributes(ino, &node, &fact)
+    }
+
+    /// Whether `ino`, which had the key `key`, is being renamed or has been.
+    fn is_moving(&self, ino: Inode, key: &Key) -> bool {
+        self.locks.is_renamed(key) || self.node(ino).is_ok_and(|node| node.key != *key)
     }
 
     /// [`getattr`](Self::getattr) when that takes no request.
@@ -216,7 +249,10 @@ impl Names {
             return Some(Ok((attr, ttl)));
         }
         let fact = self.known_object(path_of(&node))?;
-        Some(self.attributes(ino, &node, &fact))
+        match self.attributes(ino, &node, &fact) {
+            Err(_) if self.is_moving(ino, &node.key) => None,
+            known => Some(known),
+        }
     }
 
     /// The object behind `ino` as the cache has it, and when the store was asked for that. None also when it was only
@@ -237,8 +273,11 @@ impl Names {
         if let Some(known) = self.file(ino) {
             return Ok(known);
         }
-        let key = self.file_key(ino)?;
-        file_in(self.probe.object(&key, None).await?, key)
+        self.settled(ino, |node| async move {
+            let key = object_key(node)?;
+            file_in(self.probe.object(&key, None).await?, key)
+        })
+        .await
     }
 
     /// The object behind `ino` as it is now, and when the store was asked: for a handle that noticed that it was replaced.
@@ -246,8 +285,11 @@ impl Names {
     /// # Errors
     /// As [`fresh_object`](Self::fresh_object).
     pub async fn refresh(&self, ino: Inode) -> Result<(ObjectMeta, Instant)> {
-        let key = self.file_key(ino)?;
-        file_in(self.probe.refresh(&key).await?, key)
+        self.settled(ino, |node| async move {
+            let key = object_key(node)?;
+            file_in(self.probe.refresh(&key).await?, key)
+        })
+        .await
     }
 
     /// The key of `ino`.
@@ -345,14 +387,6 @@ impl Names {
         Ok(parent.key.join(name))
     }
 
-    pub(super) fn file_key(&self, ino: Inode) -> Result<Key> {
-        let node = self.node(ino)?;
-        match node.kind() {
-            Kind::File | Kind::Symlink => Ok(node.key),
-            Kind::Directory => Err(Error::IsADirectory),
-        }
-    }
-
     pub(super) fn known_name(&self, path: &Key) -> Option<Fact> {
         let now = Instant::now();
         self.cache.name(path.as_bytes()).or_else(|| self.walked(path.as_bytes()).filter(|fact| fact.entry_until() > now))
@@ -371,26 +405,32 @@ impl Names {
         (!self.cache.learnt_after(path, learnt)).then(|| self.cache.listed(&entry, learnt))
     }
 
-    /// An entry of a file that is being changed. The kernel is to believe it for no time at all: it changes with every write.
-    pub(super) fn remember_dirty(&self, parent: Inode, path: &Key, file: &DirtyFile) -> Entry {
-        let ino = self.inodes.lock().remember(parent, path);
+    /// An entry of a file that is being changed. The kernel is to believe it for no time at all: it changes with every write. None: as
+    /// [`remember`](Self::remember).
+    fn remember_dirty(&self, parent: Inode, path: &Key, file: &DirtyFile) -> Option<Entry> {
+        let ino = self.inodes.lock().of_parent(parent, path)?.remember(parent, path);
         if ino != file.ino {
             tracing::debug!(key = %path, ino = ino.0, dirty = file.ino.0, "the dirty file of a name has another inode");
         }
-        Entry { attr: Attr { ino, ..self.attr_of_dirty(file) }, ttl: Duration::ZERO }
+        Some(Entry { attr: Attr { ino, ..self.attr_of_dirty(file) }, ttl: Duration::ZERO })
     }
 
-    pub(super) fn remember(&self, parent: Inode, path: &Key, fact: &Fact) -> Result<Entry> {
+    /// The entry of `path`, which is in `parent`, counted as one lookup. None: `parent` has another key by now, or is getting one, so that
+    /// `path` is not its entry: the kernel would know a file by its key from before, and by that take what comes there next for this file.
+    pub(super) fn remember(&self, parent: Inode, path: &Key, fact: &Fact) -> Option<Result<Entry>> {
         let ino = match fact.what {
-            What::File(ref facts) => self.remember_file(&mut self.inodes.lock(), parent, path, &facts.etag, fact.learnt),
-            What::Directory(_) => {
-                let directory = path.join(b"/");
-                self.inodes.lock().remember(parent, &directory)
+            What::File(ref facts) => {
+                let mut inodes = self.inodes.lock();
+                self.remember_file(inodes.of_parent(parent, path)?, parent, path, &facts.etag, fact.learnt)
             }
-            What::Absent => return Err(Error::NotFound),
+            What::Directory(_) => self.inodes.lock().of_parent(parent, path)?.remember(parent, &path.join(b"/")),
+            What::Absent => {
+                let is_settled = !self.locks.is_renamed(path) && self.inodes.lock().of_parent(parent, path).is_some();
+                return is_settled.then_some(Err(Error::NotFound));
+            }
         };
-        let attr = self.attr(ino, path.as_bytes(), &fact.what).ok_or(Error::NotFound)?;
-        Ok(Entry { attr, ttl: self.cache.remaining(fact.entry_until()) })
+        let attr = self.attr(ino, path.as_bytes(), &fact.what).expect("it is there");
+        Some(Ok(Entry { attr, ttl: self.cache.remaining(fact.entry_until()) }))
     }
 
     /// The number of the file `path`, of which the version `etag` was learnt then: another one than before while handles read another version under
@@ -420,6 +460,14 @@ impl Names {
 pub(super) fn path_of(node: &Node) -> &[u8] {
     let key = node.key.as_bytes();
     key.strip_suffix(b"/").unwrap_or(key)
+}
+
+/// The key of a file or a symbolic link.
+pub(super) fn object_key(node: Node) -> Result<Key> {
+    match node.kind() {
+        Kind::File | Kind::Symlink => Ok(node.key),
+        Kind::Directory => Err(Error::IsADirectory),
+    }
 }
 
 fn file_in(fact: Fact, key: Key) -> Result<(ObjectMeta, Instant)> {

@@ -71,6 +71,11 @@ impl NameLocks {
         Some(SharedName { locks: self, key: key.clone() })
     }
 
+    /// Whether `key` is being renamed, or is where something is renamed to.
+    pub fn is_renamed(&self, key: &Key) -> bool {
+        self.state.lock().exclusive.iter().flatten().any(|locked| overlap(locked, key))
+    }
+
     /// Waits until none of `keys`, and nothing below those that end in `/`, is locked or in use.
     pub async fn lock(&self, keys: [Key; 2]) -> ExclusiveNames<'_> {
         if let Some(locked) = self.try_lock(&keys) {

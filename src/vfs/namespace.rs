@@ -55,7 +55,12 @@ impl Edits {
         self.names.on_empty(&path.join(b"/"), fact.learnt);
         let fact = self.names.known_name(&path).unwrap_or(fact);
         let what = What::Directory(Some(marker));
-        self.names.remember(parent, &path, &Fact { what, ..fact })
+        self.entry(parent, &path, &Fact { what, ..fact })
+    }
+
+    /// The entry of what was made, whose name is shared so long.
+    fn entry(&self, parent: Inode, path: &Key, fact: &Fact) -> Result<Entry> {
+        self.names.remember(parent, path, fact).unwrap_or(Err(Error::UnknownInode))
     }
 
     /// Writes the marker of the directory `path` (without `/`).
@@ -79,7 +84,7 @@ impl Edits {
     /// # Errors
     /// ENOTEMPTY, ENOTDIR, ENOENT.
     pub async fn rmdir(&self, parent: Inode, name: &[u8]) -> Result<()> {
-        let path = self.names.path(parent, name)?;
+        let (path, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
         let marker = path.join(b"/");
         // Believed or not: a directory of which only the kernel knew that it is there is removed by finding nothing in it.
         if let Some(Fact { what: What::File(_), .. }) = self.names.known_name(&path) {
@@ -236,7 +241,7 @@ impl Edits {
         self.names.on_file(&path, facts.clone());
         self.names.on_entry_changed(&path);
         let fact = self.names.known_name(&path).unwrap_or(fact);
-        self.names.remember(parent, &path, &Fact { what: What::File(facts), ..fact })
+        self.entry(parent, &path, &Fact { what: What::File(facts), ..fact })
     }
 }
 

@@ -13,6 +13,7 @@ use super::dirty_files::{Beginning, DirtyFile, Fate, Occupied};
 use super::edits::{Beginner, Caller, Edits};
 use super::fact::What;
 use super::files::Opened;
+use super::lookup::object_key;
 use super::own::NewAttributes;
 use super::versions::Seen;
 use super::{Error, Inode, Result};
@@ -146,7 +147,7 @@ impl Edits {
 
     /// The dirty file of `ino`, begun as a change of the version that is there when there is none. A handle of `ino` that may write is counted.
     pub(super) async fn begin_edit(&self, ino: Inode) -> Result<Arc<DirtyFile>> {
-        let (key, _shared) = self.share_name(|| self.names.file_key(ino)).await?;
+        let (key, _shared) = self.share_name(|| self.names.node(ino).and_then(object_key)).await?;
         if let Some(file) = self.names.dirty.get(ino) {
             return Ok(file);
         }
@@ -178,7 +179,7 @@ impl Edits {
 
     /// The dirty file of `ino`, with nothing in it. A handle of `ino` that may write is counted.
     pub(super) async fn begin_empty(&self, ino: Inode) -> Result<Arc<DirtyFile>> {
-        let (key, _shared) = self.share_name(|| self.names.file_key(ino)).await?;
+        let (key, _shared) = self.share_name(|| self.names.node(ino).and_then(object_key)).await?;
         let file = match self.names.dirty.get(ino) {
             Some(file) => file,
             None => {

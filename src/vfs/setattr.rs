@@ -9,7 +9,7 @@ use super::fact::{Marker, What};
 use super::files::HandleId;
 use super::inodes::{Inode, Kind};
 use super::listing::FileFacts;
-use super::lookup::path_of;
+use super::lookup::{object_key, path_of};
 use super::own::NewAttributes;
 use super::{Error, Result, posix};
 use crate::store::{Condition, ErrorKind, Key};
@@ -165,14 +165,17 @@ impl super::Names {
     /// # Errors
     /// EINVAL when it is none.
     pub async fn read_link(&self, ino: Inode) -> Result<Vec<u8>> {
-        let key = self.file_key(ino)?;
-        let fact = match self.cache.object(key.as_bytes()) {
-            Some(fact) if matches!(&fact.what, What::File(facts) if facts.extra.is_some()) => fact,
-            _ => self.probe.refresh(&key).await?,
-        };
-        match fact.what {
-            What::File(facts) => facts.link().map(<[u8]>::to_vec).ok_or(Error::Invalid),
-            What::Directory(_) | What::Absent => Err(Error::NotFound),
-        }
+        self.settled(ino, |node| async move {
+            let key = object_key(node)?;
+            let fact = match self.cache.object(key.as_bytes()) {
+                Some(fact) if matches!(&fact.what, What::File(facts) if facts.extra.is_some()) => fact,
+                _ => self.probe.refresh(&key).await?,
+            };
+            match fact.what {
+                What::File(facts) => facts.link().map(<[u8]>::to_vec).ok_or(Error::Invalid),
+                What::Directory(_) | What::Absent => Err(Error::NotFound),
+            }
+        })
+        .await
     }
 }

@@ -153,6 +153,15 @@ fn rename_limit() {
 /// Files that say what they are called.
 const FILES: usize = 1000;
 
+/// Ends the readers, also when the test fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn rename_among_readers() {
     let server = S3Server::start();
     for n in 0..FILES {
@@ -185,6 +194,7 @@ fn rename_among_readers() {
                 })
             })
             .collect();
+        let ended = Ended(&done);
         for turn in 0..1000 {
             // Files move between directories, and every tenth time a whole directory moves away and back.
             if turn % 10 == 9 {
@@ -193,11 +203,12 @@ fn rename_among_readers() {
                 fs::rename(&there, &here).expect("it can be renamed back");
             } else {
                 let n = turn * 13 % FILES;
-                let from = (0..10).map(|place| root.join(format!("{place}/{n}"))).find(|path| path.exists()).expect("it is somewhere");
+                let mut places = (0..10).map(|place| root.join(format!("{place}/{n}")));
+                let from = places.find(|path| path.try_exists().expect("it is looked for")).expect("it is somewhere");
                 fs::rename(from, root.join(format!("{}/{n}", (n + turn) % 10))).expect("it can be renamed");
             }
         }
-        done.store(true, Ordering::Relaxed);
+        drop(ended);
         for reader in readers {
             let (r, f) = reader.join().expect("no reader saw the bytes of another file");
             (read, failed) = (read + r, failed + f);
