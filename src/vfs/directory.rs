@@ -25,6 +25,8 @@ pub struct DirHandle {
     parent: Inode,
     /// The key that it was opened under.
     opened: Key,
+    /// Whether it goes where a rename takes the directory.
+    is_of_inode: bool,
     /// Of the listing of this key.
     source: Mutex<Option<(Key, Source)>>,
     tail: Mutex<Tail>,
@@ -66,7 +68,7 @@ impl Names {
         if node.kind() != Kind::Directory {
             return Err(Error::NotADirectory);
         }
-        Ok(DirHandle::new(self, ino, node.parent, node.key))
+        Ok(DirHandle { is_of_inode: true, ..DirHandle::new(self, ino, node.parent, node.key) })
     }
 
     /// The listing of a directory if it is believed, else the walk that another handle has begun, else a new walk.
@@ -98,15 +100,18 @@ impl Names {
 }
 
 impl DirHandle {
-    /// A handle of the directory `key`, which the kernel knows as `ino`.
+    /// A handle of the directory `key`, which is shown as `ino`.
     pub(super) fn new(names: &Arc<Names>, ino: Inode, parent: Inode, key: Key) -> Self {
         let tail = Mutex::new(Tail::Names(Vec::new()));
-        Self { names: names.clone(), ino, parent, opened: key, source: Mutex::default(), tail, resumed: None }
+        Self { names: names.clone(), ino, parent, opened: key, is_of_inode: false, source: Mutex::default(), tail, resumed: None }
     }
 
     /// The key of the directory, which a rename changes.
     fn key(&self) -> Key {
-        self.names.node(self.ino).map_or_else(|_| self.opened.clone(), |node| node.key)
+        match self.names.node(self.ino) {
+            Ok(node) if self.is_of_inode => node.key,
+            _ => self.opened.clone(),
+        }
     }
 
     /// Goes on where another daemon was: behind `last`, if that had given any entry, by its name, since what came before it may be gone by now
