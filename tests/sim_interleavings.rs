@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use windlass::store::memory::{Fault, Held, Latency, Memory, Plan, Rule};
 use windlass::store::{ErrorKind, ObjectStore, Op};
 use windlass::units::ByteSize;
-use windlass::vfs::{Access, Caller, Error, HandleId, Inode, Names, Opened, Options, Result, SetAttributes, Told};
+use windlass::vfs::{Access, Caller, Conflict, Error, HandleId, Inode, Names, Opened, Options, Result, SetAttributes, Told};
 use windlass::writer::{self, Left, Limits, staging};
 
 use support::vfs_world::VfsWorld;
@@ -65,6 +65,19 @@ impl Mount {
 
     fn with(store: &Memory, writing: writer::Options) -> Self {
         Self { world: VfsWorld::new(Arc::new(store.clone()), writing), store: store.clone(), directory: None }
+    }
+
+    /// One that overwrites nobody unseen.
+    fn refusing(store: &Memory) -> Self {
+        Self::refusing_with(store, writing(None).limits, Options::default())
+    }
+
+    fn refusing_with(store: &Memory, limits: Limits, options: Options) -> Self {
+        store.set_least_part(PART as u64);
+        let options = Options { conflict: Conflict::Fail, ..options };
+        let names = |store: Arc<dyn ObjectStore>| Names::new(store, options);
+        let world = VfsWorld::over(Arc::new(store.clone()), writer::Options { limits, ..writing(None) }, names);
+        Self { world, store: store.clone(), directory: None }
     }
 
     /// One that writes down what is open.
@@ -1543,4 +1556,152 @@ fn reader_beside_an_edit_in_place_reads_the_new_bytes() {
     mount.close(&file).unwrap();
     mount.expire();
     assert_eq!(mount.read(&reader, far, 9).unwrap(), content[far as usize..][..9]);
+}
+
+fn is_stale<T: std::fmt::Debug>(result: Result<T>) -> bool {
+    result.as_ref().is_err_and(|error| error.errno() == libc::ESTALE) || panic!("{result:?}")
+}
+
+/// A change of `name` by another client while a file is open for `access` here, and its close.
+fn close_after_another_wrote(mount: &Mount, access: Access, other: Option<&'static str>) -> (File, Result<()>) {
+    let file = mount.open("f", access);
+    mount.write(&file, 0, b"ours").unwrap();
+    match other {
+        Some(content) => drop(mount.store.put("f", content)),
+        None => assert!(mount.store.delete("f")),
+    }
+    let closed = mount.flush(&file);
+    (file, closed)
+}
+
+#[test]
+fn conflicting_close_fails_and_leaves_the_other_version() {
+    for (access, other) in [(CHANGES, Some("theirs")), (EMPTIES, Some("theirs")), (EMPTIES, None)] {
+        let store = Memory::default();
+        store.put("f", "before");
+        let mount = Mount::refusing(&store);
+        let (file, closed) = close_after_another_wrote(&mount, access, other);
+        assert!(is_stale(closed), "{access:?} {other:?}");
+        // It stays so, on every later call.
+        assert!(is_stale(mount.fsync(&file)) && is_stale(mount.flush(&file)));
+        mount.release(&file);
+        assert_eq!(store.content("f").map(|content| content.to_vec()), other.map(|other| other.as_bytes().to_vec()), "{access:?}");
+        // Who opens it after that has the new version, and changes it.
+        if other.is_some() {
+            let file = mount.open("f", CHANGES);
+            mount.write(&file, 0, b"T").unwrap();
+            mount.close(&file).unwrap();
+            assert!(is(&store, "f", b"Theirs"));
+        }
+    }
+}
+
+#[test]
+fn conflicting_close_replaces_the_other_version_where_that_was_asked_for() {
+    let store = Memory::default();
+    store.put("f", "before");
+    let mount = Mount::new(&store);
+    let (file, closed) = close_after_another_wrote(&mount, EMPTIES, Some("theirs"));
+    closed.unwrap();
+    mount.release(&file);
+    assert!(is(&store, "f", b"ours"));
+}
+
+#[test]
+fn new_file_that_another_client_has_made_too_is_refused() {
+    for size in [10, 5 * PART] {
+        let store = Memory::default();
+        let mount = Mount::refusing(&store);
+        let file = mount.create("f", CHANGES);
+        mount.write(&file, 0, &vec![1; size]).unwrap();
+        store.put("f", "theirs");
+        assert!(is_stale(mount.close(&file)), "{size}");
+        assert!(is(&store, "f", b"theirs"), "{size}");
+    }
+}
+
+#[test]
+fn long_file_replaced_while_it_was_written_is_refused() {
+    for access in [CHANGES, EMPTIES] {
+        let store = Memory::default();
+        store.put("f", vec![0; 6 * PART]);
+        let mount = Mount::refusing(&store);
+        let file = mount.open("f", access);
+        for part in 0..6 {
+            mount.write(&file, part * PART as u64, &[1; PART]).unwrap();
+        }
+        store.put("f", "theirs");
+        assert!(is_stale(mount.close(&file)));
+        assert!(is(&store, "f", b"theirs"));
+    }
+}
+
+#[test]
+fn save_that_a_read_needs_overwrites_nobody() {
+    let store = Memory::default();
+    let limits = Limits { kept: 0, kept_of_long: 0, ..writing(None).limits };
+    let mount = Mount::refusing_with(&store, limits, Options::default());
+    let file = mount.create("f", CHANGES);
+    for part in 0..8 {
+        mount.write(&file, part * PART as u64, &[1; PART]).unwrap();
+    }
+    mount.settle();
+    store.put("f", "theirs");
+    assert!(mount.read(&file, 0, 10).is_err());
+    assert!(is(&store, "f", b"theirs"));
+    // After one that was made, its own version is what it replaces.
+    let file = mount.create("g", CHANGES);
+    for part in 0..8 {
+        mount.write(&file, part * PART as u64, &[1; PART]).unwrap();
+    }
+    mount.settle();
+    assert_eq!(mount.read(&file, 0, 10).unwrap(), [1; 10]);
+    mount.write(&file, 0, b"2").unwrap();
+    mount.close(&file).unwrap();
+    assert_eq!(store.content("g").expect("it is there")[..2], *b"2\x01");
+}
+
+#[test]
+fn own_versions_are_no_conflict() {
+    let store = Memory::default();
+    let options = Options { posix_attributes: true, ..Options::default() };
+    for options in [Options::default(), options] {
+        let mount = Mount::refusing_with(&store, writing(None).limits, options);
+        let file = mount.create("f", CHANGES);
+        for round in 0..3 {
+            mount.write(&file, round, b"x").unwrap();
+            mount.fsync(&file).unwrap();
+        }
+        // A change of mode makes another version of the object.
+        let own = windlass::vfs::NewAttributes { mode: Some(0o600), ..Default::default() };
+        mount.run(mount.world.edits.set_attributes(file.ino, None, SetAttributes { own, ..SetAttributes::default() })).unwrap();
+        mount.write(&file, 3, b"y").unwrap();
+        mount.fsync(&file).unwrap();
+        mount.end(mount.begin_rename("f", "g")).unwrap();
+        mount.write(&file, 4, b"z").unwrap();
+        mount.close(&file).unwrap();
+        assert!(is(&store, "g", b"xxxyz") && store.content("f").is_none());
+        // One that is open takes the place of another.
+        store.put("h", "there before");
+        let file = mount.create("new", CHANGES);
+        mount.write(&file, 0, b"new").unwrap();
+        mount.end(mount.begin_rename("new", "h")).unwrap();
+        mount.close(&file).unwrap();
+        assert!(is(&store, "h", b"new"));
+        // What was known of it is old by the time it is emptied.
+        mount.wait(Duration::from_secs(2));
+        store.put("h", "of another");
+        let file = mount.open("h", EMPTIES);
+        mount.write(&file, 0, b"ours").unwrap();
+        mount.close(&file).unwrap();
+        assert!(is(&store, "h", b"ours"));
+        // Removed and made again.
+        mount.run(mount.world.edits.unlink(Inode::ROOT, b"h")).unwrap();
+        let file = mount.create("h", CHANGES);
+        mount.write(&file, 0, b"again").unwrap();
+        mount.close(&file).unwrap();
+        assert!(is(&store, "h", b"again"));
+        mount.run(mount.world.edits.unlink(Inode::ROOT, b"h")).unwrap();
+        mount.run(mount.world.edits.unlink(Inode::ROOT, b"g")).unwrap();
+    }
 }

@@ -90,6 +90,10 @@ impl Values {
             readdir_optimize: self.flag("readdir-optimize"),
             posix_attributes: self.flag("posix-attributes"),
             rename_limit: usize::try_from(self.count("rename-limit").unwrap_or(u64::MAX)).unwrap_or(usize::MAX),
+            conflict: match self.text("conflict").as_deref() {
+                Some("fail") => vfs::Conflict::Fail,
+                _ => vfs::Conflict::Overwrite,
+            },
             uid: id("uid", rustix::process::getuid().as_raw()),
             gid: id("gid", rustix::process::getgid().as_raw()),
             file_mode: self.mode("file-mode"),

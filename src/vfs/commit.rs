@@ -15,6 +15,15 @@ use super::{Error, Result, posix};
 use crate::store::{Condition, ErrorKind, Key, ObjectMeta};
 use crate::writer::{Left, Outcome, WriteError};
 
+/// Whether a commit failed because the object has become another.
+fn is_conflict(error: &WriteError) -> bool {
+    match error {
+        WriteError::Stale(_) => true,
+        WriteError::Store(error) => error.kind == ErrorKind::Replaced,
+        _ => false,
+    }
+}
+
 /// Interval between two looks at whether something has come to an end.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 
@@ -71,8 +80,25 @@ impl Edits {
                 Ok(())
             }
             Err(WriteError::Store(error)) if error.kind == ErrorKind::Replaced && file.is_exclusive() => Err(Error::Exists),
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                if is_conflict(&error) && file.fate() == Fate::Dirty {
+                    self.tell_of_conflict(file, &key).await;
+                }
+                Err(error.into())
+            }
         }
+    }
+
+    /// Somebody else has written the object since `file` began to be a change of it.
+    async fn tell_of_conflict(&self, file: &DirtyFile, key: &Key) {
+        let name = |meta: Option<ObjectMeta>| meta.map_or_else(|| "nothing".to_owned(), |meta| meta.etag.to_string());
+        let found = match self.store.head(key).await {
+            Ok(meta) => name(Some(meta)),
+            Err(error) if error.kind == ErrorKind::NotFound => name(None),
+            Err(error) => error.to_string(),
+        };
+        let based_on = name(file.committed());
+        tracing::error!(%key, based_on, found, "not stored: the object is not what it was when it was opened");
     }
 
     /// The time of the last write is stored, so that stat shows the same before and after.

@@ -25,10 +25,11 @@ use tokio::time::Instant;
 
 use super::inodes::Inode;
 use super::listing::FileFacts;
+use super::options::Conflict;
 use super::record::{DirtyRow, Record};
 use super::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, OwnedTurnGuard, RwLock, TurnMutex};
 use super::{Error, Result};
-use crate::store::{ETag, Key, ObjectMeta};
+use crate::store::{Condition, ETag, Key, ObjectMeta};
 use crate::writer::{Content, WriteError};
 
 /// What became of the acknowledged changes of a file.
@@ -322,11 +323,12 @@ impl DirtyFile {
 }
 
 /// All dirty files of a mount, and the handles that may change or read them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct DirtyFiles {
     count: AtomicUsize,
     table: RwLock<Table>,
     record: Record,
+    conflict: Conflict,
 }
 
 #[derive(Debug, Default)]
@@ -357,8 +359,15 @@ pub enum Occupied {
 
 impl DirtyFiles {
     /// None yet; those that come are written down to `record`.
-    pub(super) fn new(record: Record) -> Self {
-        Self { record, ..Self::default() }
+    pub(super) fn new(record: Record, conflict: Conflict) -> Self {
+        Self { count: AtomicUsize::new(0), table: RwLock::default(), record, conflict }
+    }
+
+    /// What the store has under the name of `content`, `committed`, is all that its commit replaces, unless others may be overwritten.
+    fn protect(&self, content: &Content, committed: Option<&ObjectMeta>) {
+        if self.conflict == Conflict::Fail {
+            content.replace_only(committed.map_or(Condition::Absent, |meta| Condition::Is(meta.etag.clone())));
+        }
     }
 
     /// A dirty file that is not in the table yet.
@@ -383,6 +392,9 @@ impl DirtyFiles {
         if exclusive {
             content.require_absent();
         }
+        if beginning != Beginning::Nameless {
+            self.protect(&content, committed.as_ref());
+        }
         let written = matches!(beginning, Beginning::Edit | Beginning::Nameless);
         let state = State::new(key, (committed, Instant::now()), exclusive, (fate, written), modified);
         DirtyFile::new(ino, content, state, self.record.clone())
@@ -391,6 +403,7 @@ impl DirtyFiles {
     /// As `row` says; not in the table yet.
     pub(super) fn of_row(&self, ino: Inode, content: Arc<Content>, row: DirtyRow) -> Arc<DirtyFile> {
         let DirtyRow { key, committed, exclusive, fate, written } = row;
+        self.protect(&content, committed.as_ref());
         let modified = match &committed {
             Some(meta) if fate == Fate::Saved => meta.modified,
             _ => SystemTime::now(),
@@ -598,6 +611,7 @@ impl DirtyFiles {
         let mut table = self.table.write();
         table.drop_name(file);
         let mut state = file.state.lock();
+        self.protect(&file.content, committed.as_ref());
         state.key = key.clone();
         state.committed = committed;
         state.exclusive = false;

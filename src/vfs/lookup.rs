@@ -25,7 +25,7 @@ use super::listing::{FileFacts, check_name};
 use super::name_locks::NameLocks;
 use super::next_files::Successions;
 use super::one_by_one::OneByOne;
-use super::options::Options;
+use super::options::{Conflict, Options};
 use super::own::Own;
 use super::probe::Probe;
 use super::record::Record;
@@ -38,6 +38,9 @@ use crate::store::{ETag, Key, ObjectMeta, ObjectStore};
 
 /// So much of what is written down of inodes: about 40 million of them. What is not used takes no memory.
 const INODES_ROOM: usize = 4 << 30;
+
+/// What was learnt so lately counts as what is there: as long as the absence of a name is believed by default.
+const JUST_NOW: Duration = Duration::from_secs(1);
 
 /// The tree of names of one mount.
 #[derive(Debug)]
@@ -115,7 +118,7 @@ impl Names {
             one_by_one: OneByOne::default(),
             free_names: FreeNames::default(),
             ahead: Ahead::new(store.clone(), cache.clone(), hidden.clone()),
-            dirty: DirtyFiles::new(record.clone()),
+            dirty: DirtyFiles::new(record.clone(), options.conflict),
             versions: Versions::default(),
             locks: NameLocks::default(),
             own: Own::new(record.clone()),
@@ -290,6 +293,21 @@ impl Names {
             file_in(self.probe.refresh(&key).await?, key)
         })
         .await
+    }
+
+    /// The object behind `ino` whose place a new content is to take, and when the store was asked for it. Where nothing else may be overwritten
+    /// it is what is there now, or has been within [`JUST_NOW`].
+    ///
+    /// # Errors
+    /// As [`fresh_object`](Self::fresh_object).
+    pub(super) async fn object_to_replace(&self, ino: Inode) -> Result<(ObjectMeta, Instant)> {
+        if self.options.conflict == Conflict::Overwrite {
+            return self.fresh_object(ino).await;
+        }
+        match self.file(ino) {
+            Some((meta, learnt)) if learnt.elapsed() < JUST_NOW => Ok((meta, learnt)),
+            _ => self.refresh(ino).await,
+        }
     }
 
     /// The key of `ino`.

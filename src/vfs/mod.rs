@@ -64,7 +64,7 @@ pub use listing::{DirEntry, Merge};
 pub use lookup::Names;
 pub use open_file::{OpenFile, Read};
 pub use opening::Access;
-pub use options::Options;
+pub use options::{Conflict, Options};
 pub use own::NewAttributes;
 pub use record::{Answered, DirectoryRow, Told};
 pub use setattr::SetAttributes;

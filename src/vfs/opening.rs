@@ -186,7 +186,7 @@ impl Edits {
                 if self.names.inodes.lock().is_retired(ino) {
                     return Err(Error::Retired);
                 }
-                let (meta, _) = self.names.fresh_object(ino).await?;
+                let (meta, _) = self.names.object_to_replace(ino).await?;
                 let content = self.writer.create(key.clone(), self.headers_for(&key));
                 self.names.own.on_write(&key);
                 match self.insert(ino, key, content, Beginning::Replace, Some(meta))? {

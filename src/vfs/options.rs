@@ -2,6 +2,16 @@
 
 use std::time::Duration;
 
+/// What a close does when the name stands for another version than the one that was opened: somebody has written there through another mount, or
+/// through the store's API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// It fails with ESTALE, and the bucket keeps what is there.
+    Fail,
+    /// It replaces what is there.
+    Overwrite,
+}
+
 /// Options of the name space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -19,6 +29,8 @@ pub struct Options {
     pub posix_attributes: bool,
     /// Most objects that are renamed with a directory.
     pub rename_limit: usize,
+    /// What becomes of changes to a file that somebody else has replaced meanwhile.
+    pub conflict: Conflict,
     pub uid: u32,
     pub gid: u32,
     /// Permission bits of files, before `umask`.
@@ -39,6 +51,7 @@ impl Default for Options {
             readdir_optimize: true,
             posix_attributes: false,
             rename_limit: 100_000,
+            conflict: Conflict::Overwrite,
             uid: 0,
             gid: 0,
             file_mode: 0o644,

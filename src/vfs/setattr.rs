@@ -11,8 +11,9 @@ use super::inodes::{Inode, Kind};
 use super::listing::FileFacts;
 use super::lookup::{object_key, path_of};
 use super::own::NewAttributes;
+use super::rename::Held;
 use super::{Error, Result, posix};
-use crate::store::{Condition, ErrorKind, Key};
+use crate::store::{Condition, ErrorKind, Key, ObjectMeta};
 
 /// Bits of a mode (`inode(7)`).
 const SETUID: u16 = 0o4000;
@@ -146,6 +147,17 @@ impl Edits {
         self.names.on_file(path, posix::with(FileFacts::from(&meta), &own, &self.names.options));
         if let Some(ino) = self.names.known_inode(path) {
             self.files.on_rename(ino, &details.meta.etag, &meta);
+        }
+        self.rebase(path, &details.meta, meta).await
+    }
+
+    /// A file that is open for changes is based on `after` from now on, which has the bytes of `before`.
+    async fn rebase(&self, path: &Key, before: &ObjectMeta, after: ObjectMeta) -> Result<()> {
+        if let Some(Held { file, content, turn: _turn }) = self.hold(path).await?
+            && file.committed().is_some_and(|committed| committed.etag == before.etag)
+        {
+            content.rename(path.clone(), Some(after.clone())).await;
+            self.names.dirty.rename(&file, path.clone(), Some(after));
         }
         Ok(())
     }

@@ -111,6 +111,7 @@ impl Inner {
             let state = &mut *self.state.lock();
             // What is under the other name may be replaced.
             state.must_be_new &= state.key == key && moved.is_none();
+            state.replaces = None;
             state.key = key;
             if let Some(meta) = moved {
                 state.known.push(meta.etag.clone());

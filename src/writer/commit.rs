@@ -30,7 +30,11 @@ enum Way {
 impl State {
     /// The condition as it is about others: what this content put there is what should be there.
     fn about_others(&self, condition: Condition) -> Condition {
-        let condition = if self.must_be_new && condition == Condition::Any { Condition::Absent } else { condition };
+        let condition = match (condition, &self.replaces) {
+            (Condition::Any, _) if self.must_be_new => Condition::Absent,
+            (Condition::Any, Some(replaces)) => replaces.clone(),
+            (condition, _) => condition,
+        };
         let Some(object) = self.object.as_ref().filter(|object| object.key == self.key) else { return condition };
         match condition {
             Condition::Any => Condition::Any,
@@ -44,7 +48,10 @@ impl State {
     pub fn on_saved(&mut self, meta: &ObjectMeta, headers: &Headers) {
         self.known.push(meta.etag.clone());
         self.object = Some(meta.clone());
-        self.must_be_new &= meta.key != self.key;
+        if meta.key == self.key {
+            self.must_be_new = false;
+            self.replaces = self.replaces.take().map(|_| Condition::Is(meta.etag.clone()));
+        }
         // Headers that were set meanwhile are for the next commit.
         self.unsaved = self.headers != *headers;
     }

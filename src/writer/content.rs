@@ -70,6 +70,8 @@ pub(super) struct State {
     pub unsaved: bool,
     /// There must be no object under the key before the first save.
     pub must_be_new: bool,
+    /// What a save under the key may replace, apart from what this content put there itself. None: anything.
+    pub replaces: Option<Condition>,
     pub fate: Fate,
     /// Versions of the object that were this content: the one that was edited, and each that was committed. The last is there now,
     /// if nobody else has written.
@@ -327,6 +329,15 @@ impl Content {
         state.must_be_new = state.object.is_none();
     }
 
+    /// From now on each save under its key, also one that a read or a write of sent bytes needs, and a commit with [`Condition::Any`], fails with
+    /// [`ErrorKind::Replaced`] unless `condition` holds, or what is there is what this content put there. Another key, which
+    /// [`Frozen::rename`] gives it, ends it.
+    ///
+    /// [`ErrorKind::Replaced`]: crate::store::ErrorKind::Replaced
+    pub fn replace_only(&self, condition: Condition) {
+        self.inner.state.lock().replaces = Some(condition);
+    }
+
     /// Waits until no change, commit or save of it is under way, and keeps them away while the result lives. Reads that need no other bytes go on.
     pub async fn freeze(&self) -> Frozen {
         let gate = Arc::clone(&self.inner.gate).write_owned().await;
@@ -439,6 +450,7 @@ impl State {
             pace: shared.options.pace(),
             unsaved: true,
             must_be_new: false,
+            replaces: None,
             fate: Fate::Wanted,
             known: Vec::new(),
             read_to: (0, 0),

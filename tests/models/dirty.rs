@@ -132,7 +132,7 @@ impl World {
         let names = Names { inodes: [(first, 1)].into(), removed: BTreeSet::new(), last: 1 };
         Self {
             fault,
-            dirty: DirtyFiles::new(record.clone()),
+            dirty: DirtyFiles::new(record.clone(), crate::options::Conflict::Overwrite),
             record,
             bucket: Arc::new(bucket),
             locks: RwLock::default(),

@@ -20,7 +20,12 @@ mod versions;
 /// Where the sources look for the store.
 mod store {
     #[allow(unused_imports, reason = "for the tests of what is included")]
-    pub use windlass::store::{ETag, Key, ObjectMeta};
+    pub use windlass::store::{Condition, ETag, Key, ObjectMeta};
+}
+
+/// Where the sources look for options.
+mod options {
+    pub use windlass::vfs::Conflict;
 }
 
 /// Where the sources look for inodes.

@@ -107,6 +107,8 @@ impl Content {
 
     pub fn require_absent(&self) {}
 
+    pub fn replace_only(&self, _condition: crate::store::Condition) {}
+
     pub fn size(&self) -> u64 {
         u64::from(!self.is_blank())
     }

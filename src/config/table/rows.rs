@@ -422,6 +422,13 @@ pub static OPTIONS: &[Spec] = &[
         ..WRITE
     },
     Spec {
+        name: "conflict",
+        kind: Kind::Choice(&["overwrite", "fail"]),
+        default: Some("overwrite"),
+        help: "What a close does when somebody else has written the file since it was opened: overwrite replaces it, fail leaves it and says ESTALE",
+        ..WRITE
+    },
+    Spec {
         name: "sse",
         aliases: &[Alias { word: "use_sse", rule: Rule::OrElse("on") }],
         help: "Server-side encryption of what is written: on (AES256), kms, or kmsid:KEY",
