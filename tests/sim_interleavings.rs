@@ -551,6 +551,43 @@ fn directory_rename_that_fails_takes_back_copies_that_arrive_late() {
 }
 
 #[test]
+fn directory_is_not_renamed_over_another_that_no_cache_knows() {
+    let store = Memory::default();
+    for key in ["a/x", "b/", "b/x", "b/y", "f"] {
+        store.put(key, key);
+    }
+    let mount = Mount::refusing_with(&store, writing(None).limits, Options { stat_cache_ttl: Duration::ZERO, ..Options::default() });
+    assert_eq!(mount.end(mount.begin_rename("a", "b")).unwrap_err().errno(), libc::ENOTEMPTY);
+    assert_eq!(mount.end(mount.begin_rename("f", "b")).unwrap_err().errno(), libc::EISDIR);
+    assert_eq!(mount.end(mount.begin_rename("a", "f")).unwrap_err().errno(), libc::ENOTDIR);
+    for key in ["a/x", "b/x", "b/y", "f"] {
+        assert!(is(&store, key, key.as_bytes()), "{key}");
+    }
+}
+
+#[test]
+fn directory_rename_that_fails_deletes_its_own_copies_alone() {
+    let store = Memory::default();
+    for n in 0..100 {
+        store.put(format!("d/{n:03}").as_str(), "ours");
+    }
+    store.put("e/", "");
+    let mount = Mount::new(&store);
+    mount.lookup("e").unwrap();
+    store.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).op(Op::Copy).key("e/000"));
+    let mut first = store.hold(Op::Copy, "e/000");
+    let renamed = mount.begin_rename("d", "e");
+    mount.reach(&mut first);
+    // After it was seen to be empty, and where no copy has begun yet.
+    store.put("e/099", "theirs");
+    first.release();
+    assert_eq!(mount.end(renamed).unwrap_err().errno(), libc::EACCES);
+    let below: Vec<_> = store.keys().iter().map(ToString::to_string).filter(|key| key.starts_with("e/")).collect();
+    assert_eq!(below, ["e/", "e/099"]);
+    assert!(is(&store, "e/099", b"theirs") && is(&store, "d/099", b"ours"));
+}
+
+#[test]
 fn marker_whose_copy_is_refused_is_written_anew() {
     let store = Memory::default();
     store.put("d/", "");

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::SystemTime;
 
-use futures::future::ready;
 use futures::{FutureExt, StreamExt, stream};
 use tokio::sync::OwnedMutexGuard;
 
 use super::changes::directory_of;
 use super::dirty_files::DirtyFile;
 use super::edits::Edits;
-use super::fact::{Fact, Marker, What};
+use super::fact::{Marker, What};
 use super::inodes::Inode;
 use super::listing::FileFacts;
 use super::lookup::object_meta;
@@ -35,6 +34,28 @@ pub(super) struct Held {
     pub file: Arc<DirtyFile>,
     pub content: Frozen,
     pub turn: OwnedMutexGuard<()>,
+}
+
+/// What a rename finds under its new name.
+enum There {
+    Nothing,
+    /// The version that the store has; none of a file that is not in it yet.
+    File(Option<ObjectMeta>),
+    Directory,
+}
+
+impl There {
+    /// What a file takes the place of.
+    ///
+    /// # Errors
+    /// [`Error::IsADirectory`].
+    fn file(self) -> Result<Option<ObjectMeta>> {
+        match self {
+            Self::Nothing => Ok(None),
+            Self::File(meta) => Ok(meta),
+            Self::Directory => Err(Error::IsADirectory),
+        }
+    }
 }
 
 impl Edits {
@@ -73,39 +94,31 @@ impl Edits {
         };
         let target = if from == to { None } else { self.hold(&to).await? };
         let there = match &target {
-            Some(held) => held.file.committed(),
+            Some(held) => There::File(held.file.committed()),
             None => match self.fact(new_parent, new_name).await?.1.what {
-                What::File(facts) => Some(object_meta(to.clone(), facts)),
-                What::Directory(_) if no_replace => return Err(Error::Exists),
-                What::Directory(_) | What::Absent => None,
+                What::File(facts) => There::File(Some(object_meta(to.clone(), facts))),
+                What::Directory(_) => There::Directory,
+                What::Absent => There::Nothing,
             },
         };
-        if no_replace && (target.is_some() || there.is_some()) {
+        if no_replace && !matches!(there, There::Nothing) {
             return Err(Error::Exists);
         }
         if from == to {
             return Ok(());
         }
         if let Some(held) = self.hold(&from).await? {
-            self.check_target_of_file(&to)?;
-            return self.rename_dirty(held, &from, new_parent, &to, there, target).await;
+            return self.rename_dirty(held, &from, new_parent, &to, there.file()?, target).await;
         }
         let (_, fact) = self.fact(parent, name).await?;
         let condition = if no_replace { Condition::Absent } else { Condition::Any };
         match fact.what {
             What::Absent => Err(Error::NotFound),
             What::File(facts) => {
-                self.check_target_of_file(&to)?;
+                there.file()?;
                 self.rename_file((&from, facts), new_parent, &to, &condition, target).await
             }
-            What::Directory(_) => self.rename_directory(&from, new_parent, &to).await,
-        }
-    }
-
-    fn check_target_of_file(&self, to: &Key) -> Result<()> {
-        match self.names.known_name(to) {
-            Some(Fact { what: What::Directory(_), .. }) => Err(Error::IsADirectory),
-            _ => Ok(()),
+            What::Directory(_) => self.rename_directory(&from, new_parent, &to, &there).await,
         }
     }
 
@@ -224,20 +237,17 @@ impl Edits {
         }
     }
 
-    async fn rename_directory(&self, from: &Key, parent: Inode, to: &Key) -> Result<()> {
+    async fn rename_directory(&self, from: &Key, parent: Inode, to: &Key, there: &There) -> Result<()> {
         let (source, target) = (from.join(b"/"), to.join(b"/"));
         if target.as_bytes().starts_with(source.as_bytes()) {
             return Err(Error::Invalid);
         }
-        let there = self.names.known_name(to).map(|fact| fact.what);
-        let has_marker = matches!(there, Some(What::Directory(_)));
         match there {
-            Some(What::File(_)) => return Err(Error::NotADirectory),
-            Some(What::Directory(_)) if self.names.dirty.any_below(&target) || self.has_keys(&target).await? => {
-                return Err(Error::NotEmpty);
-            }
-            _ => {}
+            There::File(_) => return Err(Error::NotADirectory),
+            There::Directory if self.names.dirty.any_below(&target) || self.has_keys(&target).await? => return Err(Error::NotEmpty),
+            There::Directory | There::Nothing => {}
         }
+        let has_marker = matches!(there, There::Directory);
         // Nothing below it is begun, committed or ended in the meantime: the names are locked.
         let mut dirty = Vec::new();
         for file in self.names.dirty.below(&source) {
@@ -327,13 +337,15 @@ impl Edits {
             .boxed()
         });
         // To the end of those that have begun, also after one has failed: what was dropped would arrive after it was taken back.
-        let begun: Vec<_> = stream::iter(copies.collect::<Vec<_>>()).buffered(AT_ONCE).filter_map(ready).collect().await;
-        let error = match begun.into_iter().collect() {
+        let begun: Vec<_> = stream::iter(copies.collect::<Vec<_>>()).buffered(AT_ONCE).collect().await;
+        // What has not begun has put nothing there: an object that is there is somebody else's.
+        let made = objects.iter().zip(&begun).filter(|(_, copy)| copy.is_some()).map(|(object, _)| moved(&object.key));
+        let made: Vec<_> = made.filter(|key| !has_marker || key != target).collect();
+        let error = match begun.into_iter().flatten().collect() {
             Ok(copied) => return Ok(copied),
             Err(error) => error,
         };
-        let copies = objects.iter().map(|object| moved(&object.key)).filter(|key| !has_marker || key != target);
-        let left = self.delete_all(copies.collect()).await;
+        let left = self.delete_all(made).await;
         for key in &left {
             tracing::error!(%key, "a rename failed and this copy could not be taken back");
         }
