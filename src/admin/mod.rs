@@ -28,7 +28,7 @@ pub use observer::Observer;
 pub use page_client::look;
 pub use pages::{Pages, Shown, WAITS};
 pub use place::{directories, keeper_of, keeper_place};
-pub use protocol::{Command, Done, InnerPath, Progress, Stats, Warmed, Warming};
+pub use protocol::{Command, Done, InnerPath, MEMORY_SHARE, Progress, Stats, Warmed, Warming};
 pub use server::Server;
 pub use warm::{Tally, warm};
 

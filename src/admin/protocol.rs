@@ -15,6 +15,10 @@ pub(super) const VERSION: u32 = 1;
 /// Longest line that is read, either way.
 pub(super) const LINE_BYTES: usize = 64 << 10;
 
+/// What a [`Command::Set`] calls the part that a mount has of memory that others have parts of too: no option, and nothing changes where the mount has
+/// a `memory-limit` of its own.
+pub const MEMORY_SHARE: &str = "memory-share";
+
 /// What can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]

@@ -188,7 +188,7 @@ impl Values {
             let Some(word) = name.strip_prefix("WINDLASS_") else { continue };
             let injected = word.starts_with("SERVICE_")
                 || word.starts_with("PORT")
-                || matches!(word, "CONFIG" | "DAEMON_PARENT" | "HANDOVER" | "SUPERVISOR");
+                || matches!(word, "CONFIG" | "DAEMON_PARENT" | "HANDOVER" | "MEMORY_SHARE" | "STARTED_IN" | "SUPERVISOR");
             if injected || text.is_empty() {
                 continue;
             }

@@ -24,7 +24,7 @@ pub use layers::socket_directories;
 pub use live::change;
 pub use place::{Place, Preload};
 pub use reports::Reports;
-pub use settings::{MountTarget, Settings};
+pub use settings::{MEMORY_SHARE, MountTarget, Settings};
 pub use source::Source;
 pub use table::{OPTIONS, Spec, find};
 pub use value::{Kind, NEVER, Value};

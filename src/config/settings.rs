@@ -32,6 +32,9 @@ impl std::fmt::Display for MountTarget {
     }
 }
 
+/// The variable that tells a daemon its share of the memory of all.
+pub const MEMORY_SHARE: &str = "WINDLASS_MEMORY_SHARE";
+
 /// Everything a mount needs to know.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -40,6 +43,8 @@ pub struct Settings {
     pub store: store::Options,
     pub reader: reader::Options,
     pub budget: budget::Options,
+    /// The memory limit is a share of a budget, which others have a part in and who made them changes: nobody has set one for this mount.
+    pub has_memory_share: bool,
     pub vfs: vfs::Options,
     pub fuse: fuse::Options,
     pub admin: admin::Options,
@@ -80,15 +85,24 @@ impl Settings {
         let origin = values.origin("source");
         values.put("source", Value::Text(source.to_string()), origin);
         let mountpoint = target(values.path("mountpoint").ok_or(Error::Missing("MOUNTPOINT"))?)?;
+        let (reader, writer, read_only, mut budget) = (values.reader(), values.writer(), values.flag("read-only"), values.budget());
+        let share = environment.iter().find(|(name, _)| name == MEMORY_SHARE).and_then(|(_, text)| text.parse::<ByteSize>().ok());
+        let has_memory_share = share.is_some() && budget.memory_limit.is_none();
+        if has_memory_share {
+            // However many have a share, what was asked of this mount has to fit.
+            let part = if read_only { 0 } else { writer.part_size.as_u64() };
+            budget.memory_limit = share.map(|share| share.max(ByteSize::bytes(2 * part.max(reader.chunk_size.as_u64()))));
+        }
         let settings = Self {
             store: values.store(&source)?,
-            reader: values.reader(),
-            budget: values.budget(),
+            reader,
+            budget,
+            has_memory_share,
             vfs: values.vfs(&source),
             fuse: values.fuse(),
             admin: values.admin(environment)?,
-            writer: values.writer(),
-            read_only: values.flag("read-only"),
+            writer,
+            read_only,
             drain_timeout: values.time("drain-timeout"),
             logging: values.logging()?,
             foreground: values.is_foreground(),
@@ -177,10 +191,26 @@ mod tests {
 
     #[test]
     fn a_variable_that_nobody_knows_is_named_and_those_of_clusters_and_of_our_own_processes_are_not() {
-        let names = ["SERVICE_HOST", "PORT_80_TCP", "SUPERVISOR", "HANDOVER", "DAEMON_PARENT", "CHUNK_SISE"];
+        let names = ["SERVICE_HOST", "PORT_80_TCP", "SUPERVISOR", "HANDOVER", "DAEMON_PARENT", "STARTED_IN", "MEMORY_SHARE", "CHUNK_SISE"];
         let environment = names.map(|name| (format!("WINDLASS_{name}"), "1".to_owned()));
         let input = Input { places: vec!["s3://data".into(), "/mnt".into()], environment: environment.into(), ..Input::default() };
         let notes = Settings::gather(&input).unwrap().notes;
         assert_eq!(notes, ["environment variable WINDLASS_CHUNK_SISE names no option and is ignored; did you mean WINDLASS_CHUNK_SIZE?"]);
+    }
+
+    #[test]
+    fn a_share_of_memory_is_a_default_that_holds_what_was_asked_for() {
+        let limit = |share: &str, flags: &[(&str, &str)]| {
+            let flags = flags.iter().map(|(name, text)| ((*name).to_owned(), Some((*text).to_owned()))).collect();
+            let environment = vec![(MEMORY_SHARE.to_owned(), share.to_owned())];
+            let places = vec!["s3://data".into(), "/mnt".into()];
+            let settings = Settings::gather(&Input { places, environment, flags, ..Input::default() }).expect("it can be used");
+            (settings.budget.memory_limit.expect("there is one").as_u64() >> 20, settings.has_memory_share)
+        };
+        assert_eq!(limit("100MiB", &[]), (100, true));
+        assert_eq!(limit("21MiB", &[("chunk-size", "16MiB")]), (32, true));
+        assert_eq!(limit("21MiB", &[("upload-part-size", "64MiB")]), (128, true));
+        assert_eq!(limit("21MiB", &[("upload-part-size", "64MiB"), ("read-only", "true")]), (21, true));
+        assert_eq!(limit("100MiB", &[("memory-limit", "64MiB")]), (64, false));
     }
 }

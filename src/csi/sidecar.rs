@@ -2,7 +2,7 @@
 //! talks to no bucket. Invariants: a daemon that ends without being asked begins anew, later each time it did not last; one whose mount has gone
 //! does not; nobody is left when this ends; all daemons have equal shares of one budget of memory, which change when a volume comes or goes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::admin::{self, Client, Done};
+use crate::config;
 use crate::signals::Ending;
 use crate::units::ByteSize;
 
@@ -94,24 +95,14 @@ fn share(memory_limit: ByteSize, volumes: usize) -> ByteSize {
     ByteSize::mib(equal >> 20).max(SMALLEST_SHARE)
 }
 
-/// What a daemon has of the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
-    has: ByteSize,
-    /// It has said that it cannot do with so little.
-    refused: Option<ByteSize>,
-}
-
-/// Changes the memory limit of the daemon that listens at `socket` from `before` to `share`; says whether it did. With another limit than
-/// `before` it has one of its own.
-fn give(socket: &Path, before: ByteSize, share: ByteSize) -> Result<bool, admin::Error> {
-    let name = "memory-limit";
-    let Done::Options(options) = Client::at(socket)?.ask(&admin::Command::Get {}, |_| {})? else { return Ok(false) };
-    if options.get(name).is_none_or(|limit| *limit != before.to_string()) {
-        return Ok(false);
+/// Tells the daemon that listens at `socket` its share; returns its memory limit, which is another one where it has one of its own, or cannot do with so
+/// little.
+fn give(socket: &Path, share: ByteSize) -> Result<String, admin::Error> {
+    let set = admin::Command::Set { name: admin::MEMORY_SHARE.into(), value: share.to_string() };
+    match Client::at(socket)?.ask(&set, |_| {})? {
+        Done::Options(mut options) => Ok(options.remove(admin::MEMORY_SHARE).unwrap_or_default()),
+        _ => Ok(String::new()),
     }
-    let set = admin::Command::Set { name: name.into(), value: share.to_string() };
-    Client::at(socket)?.ask(&set, |_| {}).map(|_| true)
 }
 
 /// Volumes that are there now.
@@ -152,9 +143,9 @@ pub struct Daemons {
     back_off: HashMap<Volume, BackOff>,
     /// What has ended for good.
     over: HashMap<Volume, End>,
-    /// Memory of the daemons that run.
-    shares: HashMap<Volume, Share>,
-    giving: JoinSet<(Volume, ByteSize, Result<bool, admin::Error>)>,
+    /// What the daemons that run have of the memory.
+    shares: HashMap<Volume, ByteSize>,
+    giving: JoinSet<(Volume, ByteSize, Result<String, admin::Error>)>,
 }
 
 impl Daemons {
@@ -201,7 +192,10 @@ impl Daemons {
         self.waiting.retain(|volume, _| is_there(volume));
         self.back_off.retain(|volume, _| is_there(volume));
         self.over.retain(|volume, _| is_there(volume));
-        let share = share(self.options.memory_limit, there.iter().filter(|volume| !self.over.contains_key(volume)).count());
+        // Also those of a driver that has gone and taken its sockets along: their daemons go on.
+        let published = there.iter().filter(|volume| !self.over.contains_key(volume));
+        let directories: HashSet<&Path> = published.chain(self.shares.keys()).map(|volume| volume.directory.as_path()).collect();
+        let share = share(self.options.memory_limit, directories.len());
         self.give(share);
         let now = Instant::now();
         for volume in there {
@@ -220,29 +214,26 @@ impl Daemons {
         if !self.giving.is_empty() {
             return;
         }
-        for (volume, known) in self.shares.iter().filter(|(_, known)| known.has != share && known.refused != Some(share)) {
-            let (volume, before) = (volume.clone(), known.has);
+        for (volume, _) in self.shares.iter().filter(|(_, has)| **has != share) {
+            let volume = volume.clone();
             self.giving.spawn_blocking(move || {
-                let done = give(&volume.directory.join(CONTROL), before, share);
+                let done = give(&volume.directory.join(CONTROL), share);
                 (volume, share, done)
             });
         }
     }
 
-    fn on_given(&mut self, (volume, share, done): (Volume, ByteSize, Result<bool, admin::Error>)) {
+    fn on_given(&mut self, (volume, share, done): (Volume, ByteSize, Result<String, admin::Error>)) {
         // It may have ended meanwhile.
-        let Some(known) = self.shares.get_mut(&volume) else { return };
+        let Some(has) = self.shares.get_mut(&volume) else { return };
         match done {
-            Ok(true) => tracing::info!(volume = %volume.directory.display(), %share, "a daemon has another share of the memory"),
-            Ok(false) => tracing::debug!(volume = %volume.directory.display(), "a daemon has a memory limit of its own"),
-            // It keeps what it has: a file that is being written may need that.
+            Ok(limit) => tracing::info!(volume = %volume.directory.display(), %share, limit, "a daemon has another share of the memory"),
             Err(error @ admin::Error::Answer(_)) => {
-                known.refused = Some(share);
-                return tracing::warn!(volume = %volume.directory.display(), %error, "a daemon keeps its share of the memory");
+                tracing::warn!(volume = %volume.directory.display(), %error, "a daemon keeps its share of the memory");
             }
             Err(error) => return tracing::debug!(volume = %volume.directory.display(), %error, "a daemon cannot be asked yet"),
         }
-        *known = Share { has: share, refused: None };
+        *has = share;
     }
 
     fn begin(&mut self, volume: Volume, share: ByteSize) {
@@ -251,7 +242,7 @@ impl Daemons {
                 tracing::info!(volume = %volume.directory.display(), pid = child.id(), "a daemon begins");
                 let pid = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()));
                 self.pids.extend(pid.map(|pid| (volume.clone(), pid)));
-                self.shares.insert(volume.clone(), Share { has: share, refused: None });
+                self.shares.insert(volume.clone(), share);
                 let began = Instant::now();
                 self.running.spawn(async move {
                     let end = wait(&mut child).await;
@@ -272,8 +263,7 @@ impl Daemons {
         // Its directory may have a longer name than addresses of sockets.
         command.arg("--error-file").arg(at("error.json")).arg(format!("--metrics-listen=unix:/proc/self/cwd/{PAGES}"));
         command.arg("--control-socket").arg(at(CONTROL));
-        // Both options of the sidecar and of the volume rank higher.
-        command.env("WINDLASS_MEMORY_LIMIT", share.to_string());
+        command.env(config::MEMORY_SHARE, share.to_string());
         command.args(&self.options.words).current_dir(&volume.directory).stdin(Stdio::null()).kill_on_drop(true);
         command
     }

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::admin::{Live, Observer};
+use crate::admin::{Live, MEMORY_SHARE, Observer};
 use crate::config::{self, Settings, Value};
 use crate::fuse;
 use crate::logging;
@@ -19,6 +20,8 @@ pub(super) struct LiveOptions {
     switches: Switches,
     /// No memory limit may be lower, and why.
     least: (ByteSize, &'static str),
+    /// Nobody has set a memory limit for this mount: it is a share of others' too.
+    has_memory_share: AtomicBool,
 }
 
 impl LiveOptions {
@@ -31,7 +34,17 @@ impl LiveOptions {
         let quarter = ByteSize::bytes(observer.budget.limit() as u64 / 4);
         let parts =
             (quarter.max(chunks.0), "files that are being written may have parts that need a quarter of what there was at the beginning");
-        Self { observer, switches, least: if settings.read_only { chunks } else { parts } }
+        let least = if settings.read_only { chunks } else { parts };
+        Self { observer, switches, least, has_memory_share: AtomicBool::new(settings.has_memory_share) }
+    }
+
+    /// Takes a share of the memory of all mounts of a pod, or as much more as it cannot do without. A mount that has a limit of its own keeps it.
+    fn set_memory_share(&self, value: &str) -> Result<(), String> {
+        let share: ByteSize = value.parse().map_err(|error| format!("{MEMORY_SHARE}={value}: {error}"))?;
+        if self.has_memory_share.load(Ordering::Relaxed) {
+            self.set_memory_limit(Some(share.max(self.least.0)))?;
+        }
+        Ok(())
     }
 
     fn set_memory_limit(&self, limit: Option<ByteSize>) -> Result<(), String> {
@@ -77,6 +90,12 @@ impl Live for LiveOptions {
     }
 
     fn set(&self, name: &str, value: &str) -> Result<(String, String), String> {
+        if name == MEMORY_SHARE {
+            self.set_memory_share(value)?;
+            let limit = self.get().remove("memory-limit").unwrap_or_default();
+            tracing::info!(option = "memory-limit", value = limit, share = value, "changed with the number of volumes");
+            return Ok((name.to_owned(), limit));
+        }
         let (spec, value) = config::change(name, value).map_err(|error| error.to_string())?;
         let reader = &self.observer.reader;
         let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
@@ -87,8 +106,10 @@ impl Live for LiveOptions {
             ("backward-chunks", Value::Count(chunks)) => reader.set_backward_chunks(number(chunks)),
             ("prefetch-concurrency", Value::Auto) => reader.set_concurrency(None),
             ("prefetch-concurrency", Value::Count(most)) => reader.set_concurrency(Some(usize::try_from(most).unwrap_or(usize::MAX))),
-            ("memory-limit", Value::Auto) => self.set_memory_limit(None)?,
-            ("memory-limit", Value::Size(limit)) => self.set_memory_limit(Some(limit))?,
+            ("memory-limit", limit @ (Value::Auto | Value::Size(_))) => {
+                self.set_memory_limit(if let Value::Size(limit) = limit { Some(limit) } else { None })?;
+                self.has_memory_share.store(false, Ordering::Relaxed);
+            }
             ("stat-cache-ttl" | "negative-ttl", Value::Time(ttl)) => self.set_ttl(spec.name, ttl)?,
             ("hedge", Value::Flag(hedge)) => self.switches.set_hedge(hedge),
             (name, value) => return Err(format!("{name}={}: this version cannot change it", value.plain())),

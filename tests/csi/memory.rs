@@ -28,6 +28,7 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("no_daemon_of_one_to_eight_volumes_in_256_mib_is_killed", || [1, 2, 4, 6, 8].into_iter().for_each(volumes)),
         trial("the_memory_of_a_volume_that_goes_is_given_to_the_others", comes_and_goes),
+        trial("volumes_that_ask_for_more_than_their_share_are_served", asks_for_more),
     ]
 }
 
@@ -88,7 +89,7 @@ fn volumes(count: usize) {
 }
 
 fn comes_and_goes() {
-    let (server, node) = (S3Server::start(), Node::start(&SIDECAR));
+    let (server, mut node) = (S3Server::start(), Node::start(&SIDECAR));
     let pods = pods(&node, 3);
     publish(&node, "v-0", &pods[0], &server);
     let sidecar = Sidecar::start_with(&pods[0], &server, &[]);
@@ -99,8 +100,46 @@ fn comes_and_goes() {
     wait_until("two have a half each", || limits(&sidecar) == [all / 2; 2]);
     publish(&node, "v-2", &pods[2], &server);
     wait_until("three have a third each", || limits(&sidecar) == [all / 3; 3]);
+    // A driver that is replaced takes its sockets along; the daemons go on, and with them what they have.
+    node.terminate();
+    assert_eq!(node.wait(), Some(0));
+    assert!(pods.iter().all(|pod| !pod.directory.join("mount.sock").exists()));
+    // Several looks.
+    thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(limits(&sidecar), [all / 3; 3]);
+    node.begin();
+    wait_until("the daemons are found again", || {
+        let found = |(number, pod)| {
+            let condition = node.kubelet().condition(&format!("v-{number}"), pod);
+            condition.is_ok_and(|condition| !condition.abnormal && condition.message.contains("a sidecar serves it"))
+        };
+        pods.iter().enumerate().all(found)
+    });
+    assert_eq!(limits(&sidecar), [all / 3; 3]);
     let kubelet = node.kubelet();
     kubelet.unpublish("v-0", &pods[0]).expect("it is published");
     kubelet.unpublish("v-2", &pods[2]).expect("it is published");
     wait_until("one has all", || limits(&sidecar) == [all]);
+}
+
+fn asks_for_more() {
+    let cgroup = Cgroup::make(LIMIT).expect("it could be made");
+    let (server, node) = (S3Server::start(), Node::start(&SIDECAR));
+    let content = server.put_synthetic("file", 40 << 20);
+    let pods = pods(&node, 3);
+    for (number, pod) in pods.iter().enumerate() {
+        publish(&node, &format!("v-{number}"), pod, &server);
+    }
+    // A third of 64 MiB holds neither two such chunks nor two such parts.
+    let options = ["--chunk-size=16MiB", "--upload-part-size=16MiB"];
+    let sidecar = Sidecar::start_in(Some(&cgroup.path), &pods[0], &server, &options);
+    wait_until("all volumes are served", || {
+        sidecar.daemons().len() == 3 && sidecar.page("/readyz").is_some_and(|(status, _)| status == 200)
+    });
+    assert_eq!(limits(&sidecar), [32; 3]);
+    for (number, pod) in pods.iter().enumerate() {
+        check(pod.target.join("file"), content);
+        std::fs::write(pod.target.join(format!("new-{number}")), vec![1; 70 << 20]).expect("it is stored");
+    }
+    assert_eq!(cgroup.kills(), 0);
 }
