@@ -133,7 +133,7 @@ pub(super) enum Shortage {
 impl Share {
     /// The share of `budget`, for parts of `part` bytes or more. Of what was sent so much is kept as `limits` say.
     pub fn new(budget: Arc<Budget>, part: usize, limits: &Limits) -> Arc<Self> {
-        let budget_share = budget.limit() / SHARE;
+        let budget_share = whole(&budget, limits);
         let all = budget_share / UNIT;
         let part = part.min(largest_part(&budget));
         Arc::new(Self {
@@ -388,6 +388,18 @@ impl Drop for Sending {
         self.0.last_released.store(self.0.now(), Ordering::Relaxed);
         self.0.sending.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// What writers may have of the memory: their part of it, and of little memory as much as a stream needs, one part that is filled beside one that is sent.
+fn whole(budget: &Budget, limits: &Limits) -> usize {
+    let two_parts = usize::try_from(limits.least_part).unwrap_or(usize::MAX).saturating_mul(2);
+    (budget.limit() / SHARE).max(two_parts.min(budget.limit()))
+}
+
+/// Parts of up to `part` bytes of which writers' memory holds two.
+pub(super) fn fitting_part(part: u64, budget: &Budget, limits: &Limits) -> u64 {
+    let half = whole(budget, limits) as u64 / 2;
+    part.min(half).max(limits.least_part)
 }
 
 fn largest_part(budget: &Budget) -> usize {

@@ -114,12 +114,13 @@ impl fmt::Debug for Writer {
 impl Writer {
     /// A writer to `store`, whose uploads run on the runtime that this is called in. `scope` names what is mounted.
     pub fn new(store: Arc<dyn ObjectStore>, budget: Arc<Budget>, metrics: Arc<Metrics>, options: Options, scope: &str) -> Self {
-        let share = Share::new(budget, options.part_size.as_u64().max(options.limits.least_part) as usize, &options.limits);
+        let part = memory::fitting_part(options.part_size.as_u64(), &budget, &options.limits);
+        let share = Share::new(budget, part as usize, &options.limits);
         Self(Arc::new(Shared {
             store,
             metrics,
             scope: scope.to_owned(),
-            sizes: Sizes::new(options.part_size.as_u64(), share.largest_part() as u64, &options.limits),
+            sizes: Sizes::new(part, share.largest_part() as u64, &options.limits),
             share,
             places: Semaphore::new(options.total_concurrency.max(1)),
             background: Background::new(),

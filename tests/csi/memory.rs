@@ -130,7 +130,7 @@ fn asks_for_more() {
     for (number, pod) in pods.iter().enumerate() {
         publish(&node, &format!("v-{number}"), pod, &server);
     }
-    // A third of 64 MiB holds neither two such chunks nor two such parts.
+    // A third of 64 MiB holds neither two such chunks nor two such parts, and there is no disk.
     let options = ["--chunk-size=16MiB", "--upload-part-size=16MiB"];
     let sidecar = Sidecar::start_in(Some(&cgroup.path), &pods[0], &server, &options);
     wait_until("all volumes are served", || {
