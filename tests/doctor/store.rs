@@ -207,7 +207,7 @@ fn denied_put() {
     server.fault(Fault::new(Effect::Status(403)).kind(Kind::Put));
     let mut command = doctor_of(&server);
     command.arg("--write-check");
-    fails(command, 3, "PUT", &["AccessDenied"], &["LIST", "HEAD", "GET", "multipart", "DELETE"], &["GET of it"]);
+    fails(command, 3, "PUT", &["AccessDenied"], &["LIST", "HEAD", "GET", "multipart", "multipart abort", "DELETE"], &["GET of it"]);
     let deleted = server.of_kind(Kind::Delete).pop().expect("it made an object of parts");
     assert!(server.stored(&deleted.key).is_none() && server.uploads() == 0, "nothing stays behind");
 }
@@ -222,7 +222,7 @@ fn writes() {
     let mut command = doctor(&format!("s3://{BUCKET}/data"), &server.endpoint());
     command.arg("--write-check");
     let said = run(command);
-    for step in ["PUT", "GET of it", "multipart", "DELETE"] {
+    for step in ["PUT", "GET of it", "multipart", "multipart abort", "DELETE"] {
         assert_eq!(line(&said, step).map(|(level, _)| level).as_deref(), Some("ok"), "{step} in\n{}", said.out);
     }
     let put = server.of_kind(Kind::Put).pop().expect("it wrote");

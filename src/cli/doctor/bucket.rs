@@ -138,11 +138,18 @@ async fn writes(store: &Retrying, prefix: &Key) -> Vec<Finding> {
         findings.push(told("GET of it", look.await, "what was written is read"));
     }
     let made = upload(store, &key).await;
-    is_there |= made.is_ok();
+    // Also after an error that does not tell whether it is there.
+    is_there |= !matches!(&made, Err(Refused::Before(_)));
+    let made = made.map_err(Refused::error);
+    let may_upload = made.is_ok();
     findings.push(told("multipart", made, "uploads in parts may be made"));
+    if may_upload {
+        findings.push(told("multipart abort", begin_and_abort(store, &key).await, "uploads may be given up"));
+    }
     if is_there {
         findings.push(match store.delete(&key).await {
             Ok(()) => Finding::ok("DELETE", "objects may be removed"),
+            Err(error) if error.kind == ErrorKind::NotFound => Finding::ok("DELETE", "objects may be removed"),
             Err(error) => {
                 let finding = finding("DELETE", &error);
                 Finding { detail: format!("{} ({key} stays behind)", finding.detail), ..finding }
@@ -152,16 +159,41 @@ async fn writes(store: &Retrying, prefix: &Key) -> Vec<Finding> {
     findings
 }
 
-/// Makes an object out of two parts: some stores take the parts and refuse to put them together.
-async fn upload(store: &Retrying, key: &Key) -> StoreResult<()> {
-    let upload = store.create_upload(&UploadRequest::new(key, &Headers::default())).await?;
-    let made = async {
-        let body = vec![0; usize::try_from(LEAST_PART).unwrap_or_default()];
-        let parts = [store.upload_part(&upload, 1, body.into()).await?, store.upload_part(&upload, 2, "the end".into()).await?];
-        store.complete_upload(&upload, &parts, &Condition::Any).await
-    };
-    match made.await {
-        Ok(_) => Ok(()),
-        Err(error) => store.abort_upload(&upload).await.and(Err(error)),
+/// Where an upload failed.
+enum Refused {
+    /// Before it was to become an object.
+    Before(Error),
+    AtTheEnd(Error),
+}
+
+impl Refused {
+    fn error(self) -> Error {
+        match self {
+            Self::Before(error) | Self::AtTheEnd(error) => error,
+        }
     }
+}
+
+/// Makes an object out of two parts: some stores take the parts and refuse to put them together.
+async fn upload(store: &Retrying, key: &Key) -> Result<(), Refused> {
+    let upload = store.create_upload(&UploadRequest::new(key, &Headers::default())).await.map_err(Refused::Before)?;
+    let sent = async {
+        let body = vec![0; usize::try_from(LEAST_PART).unwrap_or_default()];
+        Ok([store.upload_part(&upload, 1, body.into()).await?, store.upload_part(&upload, 2, "the end".into()).await?])
+    };
+    let made = match sent.await.map_err(Refused::Before) {
+        Ok(parts) => store.complete_upload(&upload, &parts, &Condition::Any).await.map(drop).map_err(Refused::AtTheEnd),
+        Err(refused) => Err(refused),
+    };
+    if made.is_err() {
+        // Why it failed is what is told.
+        let _ = store.abort_upload(&upload).await;
+    }
+    made
+}
+
+/// What a mount does with each upload that it gives up.
+async fn begin_and_abort(store: &Retrying, key: &Key) -> StoreResult<()> {
+    let upload = store.create_upload(&UploadRequest::new(key, &Headers::default())).await?;
+    store.abort_upload(&upload).await
 }
