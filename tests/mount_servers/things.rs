@@ -45,6 +45,7 @@ pub const ALL: &[(&str, Test)] = &[
     ("keep mode and time (--posix-attributes)", attributes),
     ("see what another client made", made_by_another),
     ("see what another client replaced", replaced_by_another),
+    ("replace nothing that another client wrote meanwhile (--conflict fail)", conflict),
     ("see what another client removed", removed_by_another),
     ("an object and others below its name", object_above_others),
     ("git: commit, clone, fsck", git),
@@ -320,6 +321,32 @@ fn replaced_by_another(place: &Place) {
     assert_eq!(fs::read(place.at("shared-replaced")).expect("it can be read"), b"the first version");
     place.put("shared-replaced", b"the second");
     wait_until("it is seen", || fs::read(place.at("shared-replaced")).is_ok_and(|content| content == b"the second"));
+}
+
+fn conflict(place: &Place) {
+    let mount = place.mount_again(&["--conflict=fail"]);
+    // In one request, and in parts.
+    for size in [10, 12 << 20] {
+        for is_new in [true, false] {
+            let name = format!("conflict-{size}-{is_new}");
+            if !is_new {
+                given(place, &name, b"before");
+            }
+            let mut file = File::create(mount.join(&name)).expect("it can be made");
+            file.write_all(&vec![1; size]).expect("it can be written");
+            place.put(&name, b"theirs");
+            let error = file.sync_all().expect_err("another client has written there");
+            assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{name}: {error}");
+            drop(file);
+            wait_until("it is theirs", || fs::read(place.at(&name)).is_ok_and(|content| content == b"theirs"));
+            // Who opens it now changes that.
+            wait_until("it is seen", || fs::read(mount.join(&name)).is_ok_and(|content| content == b"theirs"));
+            let mut file = File::options().append(true).open(mount.join(&name)).expect("it can be opened");
+            file.write_all(b" and ours").expect("it can be written");
+            file.sync_all().expect("nobody else has written");
+            wait_until("it has both", || fs::read(place.at(&name)).is_ok_and(|content| content == b"theirs and ours"));
+        }
+    }
 }
 
 fn removed_by_another(place: &Place) {

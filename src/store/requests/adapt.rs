@@ -274,8 +274,14 @@ impl Requests {
                 headers.insert(header::IF_MATCH, sayable(op, key, etag.as_str())?);
             }
         }
-        // Conditions of copies are younger than those of PUTs, and who does not know them says nothing.
-        if look || (op == Op::Copy && *condition != Condition::Any) {
+        // Conditions of copies, and on a version at the end of an upload, are younger than those of PUTs, and who does not know them (moto, of the
+        // second) says nothing.
+        let is_young = match op {
+            Op::Copy => *condition != Condition::Any,
+            Op::CompleteUpload => matches!(condition, Condition::Is(_)),
+            _ => false,
+        };
+        if look || is_young {
             self.check(op, key, condition).await?;
         }
         Ok(headers)
