@@ -62,6 +62,8 @@ pub struct Habits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusing {
     Parts,
+    /// That of the whole, at the end; those of parts are welcome.
+    Whole,
     Completion,
 }
 

@@ -378,6 +378,13 @@ pub static OPTIONS: &[Spec] = &[
         help: "Compare objects that are read whole with the checksum that the store tells, or with an ETag that is an MD5: auto, off",
         ..REQUESTS
     },
+    Spec {
+        name: "upload-checksum",
+        kind: Kind::Choice(&["auto", "crc64nvme", "crc32c", "md5", "none"]),
+        default: Some("auto"),
+        help: "What protects uploads to S3: auto (crc64nvme as long as the store takes and repeats it, else md5), crc64nvme, crc32c, md5, none",
+        ..REQUESTS
+    },
     Spec { name: "connect-timeout", kind: time(100, 600), default: Some("5s"), help: "Longest wait for a connection", ..REQUESTS },
     Spec {
         name: "request-timeout",
@@ -412,13 +419,6 @@ pub static OPTIONS: &[Spec] = &[
         ossfs2: Some("64"),
         aliases: &[same("parallel_count")],
         help: "Parts of one file uploaded at once; auto: 8 to a store that is near, else 16, and up to 64 where the network holds more; of all files together at most 64, or as many as this",
-        ..WRITE
-    },
-    Spec {
-        name: "upload-checksum",
-        kind: Kind::Choice(&["auto", "crc64nvme", "crc32c", "md5", "none"]),
-        default: Some("auto"),
-        help: "What protects uploads to S3: auto (crc64nvme as long as the store takes and repeats it, else md5), crc64nvme, crc32c, md5, none",
         ..WRITE
     },
     Spec {

@@ -87,17 +87,23 @@ impl Requests {
         let key = &upload.key;
         let crc64 = self.polynomial().of_parts(parts);
         let sums = upload.checksum.filter(|_| self.dialect == Dialect::S3);
-        let form = |mut headers: HeaderMap| {
+        let form = |tells_whole: bool, mut headers: HeaderMap| {
             headers.extend(self.names.of_completion());
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
-            if let Some(crc64) = crc64.filter(|_| sums == Some(PartChecksum::Crc64)) {
+            if let Some(crc64) = crc64.filter(|_| tells_whole && sums == Some(PartChecksum::Crc64)) {
                 headers.insert(self.names.checksum(PartChecksum::Crc64), encoded(crc64.to_be_bytes()));
                 headers.insert(self.names.vendor("checksum-type"), HeaderValue::from_static(WHOLE));
             }
             let body = Body::from(completion(parts, sums).into_bytes());
             Call::new(Op::CompleteUpload, Method::POST, key).with([("uploadId", upload.id.clone())]).headed(headers).bearing(body)
         };
-        let mut reply = self.write(Op::CompleteUpload, key, condition, form).await?;
+        let mut reply = match self.write(Op::CompleteUpload, key, condition, |headers| form(true, headers)).await {
+            // The sums of the parts may be welcome: all of the bytes would have to be sent again otherwise.
+            Err(refused) if refused.kind == ErrorKind::ChecksumRefused => {
+                self.write(Op::CompleteUpload, key, condition, |headers| form(false, headers)).await.map_err(|_| refused)?
+            }
+            reply => reply?,
+        };
         let outcome = self.outcome(Op::CompleteUpload, key, &reply)?;
         // S3 tells the sum in the document, OSS in a header.
         if let Some(told) = outcome.crc64.as_deref().and_then(decoded) {

@@ -261,6 +261,9 @@ impl Bucket {
         if uploading.checked && habits.refuses_sums == Some(Refusing::Completion) {
             return Err(s3_error!(InvalidRequest, "The checksum type is not supported for multipart uploads."));
         }
+        if input.checksum_crc64nvme.is_some() && habits.refuses_sums == Some(Refusing::Whole) {
+            return Err(s3_error!(InvalidRequest, "The checksum type is not supported for multipart uploads."));
+        }
         let (mut whole, mut sums) = (Vec::new(), Vec::new());
         let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
         for part in &parts {
