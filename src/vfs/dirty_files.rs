@@ -403,7 +403,9 @@ impl DirtyFiles {
     /// As `row` says; not in the table yet.
     pub(super) fn of_row(&self, ino: Inode, content: Arc<Content>, row: DirtyRow) -> Arc<DirtyFile> {
         let DirtyRow { key, committed, exclusive, fate, written } = row;
-        self.protect(&content, committed.as_ref());
+        // A save that no commit has noted is its own.
+        let saved = content.stored().filter(|stored| stored.key == key);
+        self.protect(&content, saved.as_ref().or(committed.as_ref()));
         let modified = match &committed {
             Some(meta) if fate == Fate::Saved => meta.modified,
             _ => SystemTime::now(),
