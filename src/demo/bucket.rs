@@ -149,6 +149,13 @@ impl S3 for Buckets {
         self.files.delete_object(req).await
     }
 
+    async fn delete_objects(&self, req: S3Request<DeleteObjectsInput>) -> S3Result<S3Response<DeleteObjectsOutput>> {
+        for object in &req.input.delete.objects {
+            self.etags.lock().remove(&(req.input.bucket.clone(), object.key.clone()));
+        }
+        self.files.delete_objects(req).await
+    }
+
     async fn create_bucket(&self, req: S3Request<CreateBucketInput>) -> S3Result<S3Response<CreateBucketOutput>> {
         self.files.create_bucket(req).await
     }

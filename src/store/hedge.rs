@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::times::{Allowance, Class};
 use super::{
-    Body, Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Part,
+    Body, Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Part,
     PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
@@ -334,6 +334,10 @@ impl ObjectStore for Hedging {
 
     async fn delete(&self, key: &Key) -> Result<()> {
         self.inner.delete(key).await
+    }
+
+    async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {
+        self.inner.delete_many(keys).await
     }
 
     async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {

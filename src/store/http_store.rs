@@ -12,7 +12,7 @@ use super::range::RangeClient;
 use super::requests::{Requests, Tags, Voice};
 use super::signing::SignGet;
 use super::{
-    Body, Condition, CopyRequest, Details, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part,
+    Body, Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part,
     PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
@@ -115,6 +115,10 @@ impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
 
     async fn delete(&self, key: &Key) -> Result<()> {
         self.requests.delete(key).await
+    }
+
+    async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {
+        self.requests.delete_many(keys).await
     }
 
     async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {

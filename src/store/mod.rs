@@ -45,6 +45,7 @@ use std::ops::Range;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
+use futures::{FutureExt, StreamExt, stream};
 
 pub use body::Body;
 pub use checksum::{Crc64, Polynomial, Summing};
@@ -298,6 +299,15 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
         Err(not_writable(Op::Delete, key))
     }
 
+    /// Deletes at most [`MOST_DELETED`] objects, in one request where the endpoint takes that. Those that are not there are no error. Returns an
+    /// error for each that may still be there.
+    ///
+    /// # Errors
+    /// What the endpoint answers when it does nothing of it, and one request for each would do no more.
+    async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {
+        Ok(one_by_one(self, keys).await)
+    }
+
     /// Waits for what still has to be cleaned up after writes whose answers were lost.
     async fn settle(&self) {}
 
@@ -314,4 +324,38 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
 /// What a store says that can only be read.
 fn not_writable(op: Op, key: &Key) -> Error {
     Error::new(ErrorKind::Invalid, op, key, "this store can only be read")
+}
+
+/// Keys of one request to delete objects (DeleteObjects, DeleteMultipleObjects).
+pub const MOST_DELETED: usize = 1000;
+
+/// Requests that delete, at a time: an endpoint answers one in tens of milliseconds, and a bucket takes thousands a second.
+const DELETES_AT_ONCE: usize = 32;
+
+/// Requests that delete many, at a time: each is as much work for the endpoint as all of its keys.
+const MANY_AT_ONCE: usize = 4;
+
+/// Deletes objects, however many. Returns an error for each that may still be there.
+pub async fn delete_all(store: &dyn ObjectStore, keys: &[Key]) -> Vec<Error> {
+    let pages = keys.chunks(MOST_DELETED).map(|keys| {
+        async move {
+            match keys {
+                [key] => store.delete(key).await.err().into_iter().collect(),
+                keys => match store.delete_many(keys).await {
+                    Ok(left) => left,
+                    Err(error) => keys.iter().map(|key| Error { key: key.clone(), ..error.clone() }).collect(),
+                },
+            }
+        }
+        .boxed()
+    });
+    let left: Vec<Vec<Error>> = stream::iter(pages.collect::<Vec<_>>()).buffered(MANY_AT_ONCE).collect().await;
+    left.into_iter().flatten().collect()
+}
+
+/// The same with a request for each.
+async fn one_by_one<S: ObjectStore + ?Sized>(store: &S, keys: &[Key]) -> Vec<Error> {
+    let deletes = keys.iter().map(|key| async move { store.delete(key).await.err() }.boxed()).collect::<Vec<_>>();
+    let left: Vec<Option<Error>> = stream::iter(deletes).buffered(DELETES_AT_ONCE).collect().await;
+    left.into_iter().flatten().collect()
 }

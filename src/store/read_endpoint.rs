@@ -160,6 +160,10 @@ impl ObjectStore for ReadEndpoint {
         self.home.delete(key).await
     }
 
+    async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {
+        self.home.delete_many(keys).await
+    }
+
     async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {
         self.home.put_symlink(key, target, headers, condition).await
     }

@@ -14,8 +14,9 @@ use futures::future::BoxFuture;
 use self::attempts::{Attempts, Limit, is_ambiguous};
 use super::orphans::Orphans;
 use super::{
-    Body, Condition, CopyRequest, Details, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Op, Options, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage, Written,
+    Body, Condition, CopyRequest, Details, Error, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Op, Options,
+    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage, Written,
+    one_by_one,
 };
 use crate::metrics::Metrics;
 
@@ -196,6 +197,18 @@ impl ObjectStore for Retrying {
 
     async fn delete(&self, key: &Key) -> Result<()> {
         self.run(Op::Delete, key, Limit::Short, || self.inner.delete(key)).await.0
+    }
+
+    async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {
+        let Some(first) = keys.first() else { return Ok(Vec::new()) };
+        let (again, mut left): (Vec<_>, Vec<_>) = {
+            let (result, _) = self.run(Op::Delete, first, Limit::Long, || self.inner.delete_many(keys)).await;
+            result?.into_iter().partition(|error| error.kind.is_retryable())
+        };
+        // Each with attempts of its own.
+        let again: Vec<Key> = again.into_iter().map(|error| error.key).collect();
+        left.extend(one_by_one(self, &again).await);
+        Ok(left)
     }
 
     async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {

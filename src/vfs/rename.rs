@@ -257,7 +257,7 @@ impl Edits {
         }
         let objects = self.all_below(&source).await?;
         let (objects, etags): (Vec<_>, Vec<_>) = self.copy_all(&objects, &source, (&target, has_marker)).await?.into_iter().unzip();
-        let left = self.delete_all(objects.iter().map(|object| object.key.clone()).collect()).await;
+        let left = self.delete_all(&objects.iter().map(|object| object.key.clone()).collect::<Vec<_>>()).await;
         if objects.is_empty() {
             // It was there for the kernel only, or for what is being written.
             self.put_marker(to, Condition::Absent).await?;
@@ -345,25 +345,18 @@ impl Edits {
             Ok(copied) => return Ok(copied),
             Err(error) => error,
         };
-        let left = self.delete_all(made).await;
+        let left = self.delete_all(&made).await;
         for key in &left {
             tracing::error!(%key, "a rename failed and this copy could not be taken back");
         }
         Err(error)
     }
 
-    /// Deletes side by side; returns what could not be deleted.
-    async fn delete_all(&self, keys: Vec<Key>) -> Vec<Key> {
-        let deletes = keys.into_iter().map(|key| self.delete(key).boxed()).collect::<Vec<_>>();
-        let left: Vec<Option<Key>> = stream::iter(deletes).buffer_unordered(AT_ONCE).collect().await;
-        left.into_iter().flatten().collect()
-    }
-
-    /// Gives the key back when it could not be deleted.
-    async fn delete(&self, key: Key) -> Option<Key> {
-        let error = self.store.delete(&key).await.err()?;
-        tracing::warn!(%error, "could not delete");
-        Some(key)
+    /// Returns what could not be deleted.
+    async fn delete_all(&self, keys: &[Key]) -> Vec<Key> {
+        let left = store::delete_all(&*self.store, keys).await;
+        left.iter().for_each(|error| tracing::warn!(%error, "could not delete"));
+        left.into_iter().map(|error| error.key).collect()
     }
 
     async fn copy_to(&self, source: &ObjectMeta, to: Key) -> Result<(ObjectMeta, store::ETag)> {

@@ -54,6 +54,7 @@ pub const ALL: &[Promise] = &[
     promise!(writes::odd_keys_are_written_as_they_are, |kind| !kind.is_directory_tree()),
     promise!(writes::a_put_replaces_only_what_its_condition_allows, Kind::is_conditional),
     promise!(writes::what_is_deleted_is_gone_and_may_be_deleted_again),
+    promise!(writes::many_objects_are_deleted_at_once),
     promise!(writes::links_lead_where_they_were_written_to),
     promise!(writes::links_of_other_programs_are_recognised),
     promise!(copies::a_copy_has_content_and_headers_of_its_source),

@@ -50,6 +50,12 @@ pub struct Habits {
     pub refuses_sums: Option<Refusing>,
     /// It marks the tags in headers as weak, as proxies do, and meets no condition on a tag. Listings show them as they are.
     pub weak_tags: bool,
+    /// What may not be deleted with others.
+    pub kept: Option<&'static str>,
+    /// What it has no time to delete with others.
+    pub busy: Option<&'static str>,
+    /// It deletes one object at a time.
+    pub no_deletes_of_many: bool,
     /// It knows no conditional writes and says so.
     pub no_conditions: bool,
     /// Checksums that it tells are wrong.
@@ -301,6 +307,27 @@ impl S3 for Bucket {
         check(&req.input.bucket)?;
         self.delete(&req.input.key);
         Ok(S3Response::new(DeleteObjectOutput::default()))
+    }
+
+    async fn delete_objects(&self, req: S3Request<DeleteObjectsInput>) -> S3Result<S3Response<DeleteObjectsOutput>> {
+        check(&req.input.bucket)?;
+        if self.habits().no_deletes_of_many {
+            return Err(s3_error!(NotImplemented));
+        }
+        let habits = self.habits();
+        let mut errors = Vec::new();
+        for object in &req.input.delete.objects {
+            let code = match Some(object.key.as_str()) {
+                key if key == habits.kept => "AccessDenied",
+                key if key == habits.busy => "SlowDown",
+                _ => {
+                    self.delete(&object.key);
+                    continue;
+                }
+            };
+            errors.push(Error { code: Some(code.into()), key: Some(object.key.clone()), ..Error::default() });
+        }
+        Ok(S3Response::new(DeleteObjectsOutput { errors: Some(errors), ..Default::default() }))
     }
 
     async fn copy_object(&self, req: S3Request<CopyObjectInput>) -> S3Result<S3Response<CopyObjectOutput>> {

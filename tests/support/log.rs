@@ -49,6 +49,7 @@ pub enum Kind {
     Put,
     Copy,
     Delete,
+    DeleteMany,
     CreateUpload,
     UploadPart,
     CopyPart,
@@ -69,6 +70,7 @@ impl Request {
         let kind = match (method, key) {
             (&Method::GET, "") if query.contains("list-type=2") => Kind::List,
             (&Method::GET, "") if query.starts_with("uploads") => Kind::ListUploads,
+            (&Method::POST, "") if query.starts_with("delete") => Kind::DeleteMany,
             (_, "") => Kind::Other,
             (&Method::GET, _) if upload => Kind::ListParts,
             (&Method::GET, _) => Kind::Get,

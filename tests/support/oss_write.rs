@@ -45,6 +45,24 @@ struct Uploading {
     parts: BTreeMap<u32, Vec<u8>>,
 }
 
+/// The document of DeleteMultipleObjects.
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Deletion {
+    quiet: bool,
+    object: Vec<Named>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Named {
+    key: String,
+}
+
+fn malformed() -> Refusal {
+    (400, "MalformedXML", "The XML you provided was not well-formed or did not validate against our published schema.".into())
+}
+
 /// What happens to the next requests of an operation.
 #[derive(Clone, Debug)]
 pub struct OssFault {
@@ -98,6 +116,7 @@ impl Change<'_> {
             (&Method::GET, true, _) => Op::ListParts,
             (&Method::DELETE, true, _) => Op::AbortUpload,
             (&Method::DELETE, false, _) => Op::Delete,
+            (&Method::POST, false, _) if self.parameter("delete").is_some() => Op::Delete,
             (&Method::GET, false, _) if self.parameter("uploads").is_some() => Op::ListUploads,
             _ => return None,
         })
@@ -226,6 +245,17 @@ impl Writes {
                 let answer = document(format!("<CopyObjectResult><ETag>{}</ETag></CopyObjectResult>", etag(&content)));
                 self.store(setup, change.key, Facts { content, headers, target: before.target, ..Facts::default() });
                 Ok(answer)
+            }
+            Op::Delete if *change.method == Method::POST => {
+                let sent = change.header("content-md5").is_some();
+                let deletion: Deletion = quick_xml::de::from_reader(&change.body[..]).map_err(|_| malformed())?;
+                if !sent || !deletion.quiet || deletion.object.len() > 1000 {
+                    return Err(malformed());
+                }
+                for named in deletion.object {
+                    setup.objects.remove(named.key.as_bytes());
+                }
+                Ok((200, Vec::new(), Vec::new()))
             }
             Op::Delete => {
                 setup.objects.remove(change.key);

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::process::Stdio;
 
 use super::program::{MIB, at, command, content, json, run, said};
-use super::support::{Effect, Fault, Kind, S3Server};
+use super::support::{Effect, Fault, Habits, Kind, S3Server};
 
 #[test]
 fn ls_shows_one_level_or_all_and_says_what_is_missing() {
@@ -119,4 +119,39 @@ fn rm_deletes_what_was_named_and_no_more() {
     fill();
     run(&server, &["rm", "-r", &at("a")]).succeeds();
     assert_eq!(left(), ["a1", "ab/3"]);
+}
+
+#[test]
+fn rm_deletes_a_thousand_objects_with_a_request() {
+    for no_deletes_of_many in [false, true] {
+        let server = S3Server::start();
+        server.behave(Habits { no_deletes_of_many, ..Habits::default() });
+        for n in 0..2_500 {
+            server.put(&format!("tree/{}/{n}", n % 7), "x");
+        }
+        server.put("tree/ü & <x>", "x");
+        server.put("other", "x");
+        let said = run(&server, &["rm", "-r", &at("tree")]).succeeds();
+        assert_eq!((said.text().lines().count(), server.stored("other").is_some()), (2_501, true));
+        assert!(server.stored("tree/0/0").is_none() && server.stored("tree/ü & <x>").is_none());
+        let expected = if no_deletes_of_many { (1, 2_501) } else { (3, 0) };
+        assert_eq!((server.count(Kind::DeleteMany), server.count(Kind::Delete)), expected);
+    }
+}
+
+#[test]
+fn rm_names_what_it_could_not_delete() {
+    let server = S3Server::start();
+    server.behave(Habits { kept: Some("tree/2"), ..Habits::default() });
+    for n in 0..4 {
+        server.put(&format!("tree/{n}"), "x");
+    }
+    let said = run(&server, &["rm", "-r", &at("tree")]);
+    assert_eq!(said.text().lines().count(), 3);
+    said.fails(3, &["tree/2", "AccessDenied"]);
+    assert!(server.stored("tree/2").is_some() && server.stored("tree/3").is_none());
+    // Refused for the moment: each is asked for again.
+    server.behave(Habits { busy: Some("tree/2"), ..Habits::default() });
+    run(&server, &["rm", "-r", &at("tree")]).succeeds();
+    assert_eq!((server.count(Kind::DeleteMany), server.count(Kind::Delete)), (1, 1));
 }

@@ -14,7 +14,7 @@ use super::uploads::part_query;
 use super::{Call, HASHED_HERE, Reply, Requests, off_the_runtime};
 use crate::store::{Body, Condition, Dialect, Error, ErrorKind, Headers, Key, Op, PartChecksum, Result, Upload, UploadChecksum};
 
-const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
+pub(super) const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
 /// A body on its way.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 
 mod adapt;
 mod body;
+mod deletion;
 mod digests;
 mod documents;
 mod headers;
@@ -97,6 +98,8 @@ pub(super) struct Requests {
     probing: tokio::sync::Mutex<()>,
     /// S3: conditions are sent; not any more once the endpoint said that it has none.
     conditions: AtomicBool,
+    /// One request deletes many objects; not any more once the endpoint refused it.
+    deletes_many: AtomicBool,
 }
 
 /// One request.
@@ -163,6 +166,7 @@ impl Requests {
             tags,
             probing: tokio::sync::Mutex::default(),
             conditions: AtomicBool::new(true),
+            deletes_many: AtomicBool::new(true),
         }
     }
 
@@ -199,7 +203,7 @@ impl Requests {
 
     /// The hash that signs a small body of which no sums were made: a document, or none.
     fn hash_of_document(&self, call: &Call<'_>) -> Option<[u8; 32]> {
-        let is_document = matches!(call.op, Op::CompleteUpload) || call.body.is_empty();
+        let is_document = matches!(call.op, Op::CompleteUpload | Op::Delete) || call.body.is_empty();
         let is_signed = is_document && matches!(call.method, Method::PUT | Method::POST) && self.voice.signs_payloads();
         is_signed.then(|| Sha256::digest(call.body.joined()).into())
     }

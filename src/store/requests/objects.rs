@@ -1,17 +1,22 @@
 //! Whole objects: their details, PUT, copy, DELETE, symbolic links. Invariant: the checksum that the store tells of what it took
 //! is that of what was sent, or the write is an error.
 
+use std::sync::atomic::Ordering::Relaxed;
+
+use futures::{FutureExt, StreamExt, stream};
 use http::{HeaderMap, HeaderValue, Method, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
-use super::adapt::{Becomes, Sent};
+use super::adapt::{Becomes, CONTENT_MD5, Sent};
+use super::deletion;
+use super::digests::{content_md5, md5_of};
 use super::documents::Outcome;
 use super::headers::{CARRIED, Version, object_sum, version_in};
 use super::{Call, Reply, Requests};
 use crate::store::symlink::{self, Link};
 use crate::store::{
-    Body, Condition, CopyRequest, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, Op, PutRequest, Result, SYMLINK_SIZE,
-    Written,
+    Body, Condition, CopyRequest, DELETES_AT_ONCE, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, Op, PutRequest,
+    Result, SYMLINK_SIZE, Written,
 };
 
 /// The longest target that OSS keeps in a link of its own, a key.
@@ -159,6 +164,47 @@ impl Requests {
 
     pub async fn delete(&self, key: &Key) -> Result<()> {
         gone(self.send(&Call::new(Op::Delete, Method::DELETE, key)).await)
+    }
+
+    /// One request for all of them, unless the endpoint turns out to know none such.
+    pub async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {
+        let (named, odd): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| deletion::can_name(key));
+        let mut left = Vec::new();
+        let mut one_by_one = odd;
+        if !named.is_empty() && self.deletes_many.load(Relaxed) {
+            match self.delete_named(&named).await {
+                Ok(refused) => left = refused,
+                // It knows no such request, or allows none.
+                Err(error) if matches!(error.kind, ErrorKind::Invalid | ErrorKind::AccessDenied | ErrorKind::NotFound) => {
+                    tracing::debug!(%error, "objects are deleted one by one from now on");
+                    self.deletes_many.store(false, Relaxed);
+                    one_by_one.extend(named);
+                }
+                Err(error) => return Err(error),
+            }
+        } else {
+            one_by_one.extend(named);
+        }
+        let deletes = one_by_one.into_iter().map(|key| async move { self.delete(key).await.err() }.boxed()).collect::<Vec<_>>();
+        let others: Vec<Option<Error>> = stream::iter(deletes).buffered(DELETES_AT_ONCE).collect().await;
+        left.extend(others.into_iter().flatten());
+        Ok(left)
+    }
+
+    async fn delete_named(&self, keys: &[&Key]) -> Result<Vec<Error>> {
+        let (root, op) = (Key::root(), Op::Delete);
+        let body = Body::from(deletion::request(keys).into_bytes());
+        let mut headers = HeaderMap::new();
+        // Both vendors insist on it.
+        headers.insert(CONTENT_MD5, content_md5(md5_of(&body)));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
+        let reply = self.send(&Call::new(op, Method::POST, &root).with([("delete", String::new())]).headed(headers).bearing(body)).await?;
+        let refused = |key: &Key, status, document: &[u8]| self.voice.refused(op, key, status, &reply.headers, document);
+        let Some(failures) = deletion::failures(&reply.body) else {
+            return Err(refused(&root, reply.status, super::documents::trimmed(&reply.body)));
+        };
+        let errors = failures.into_iter().map(|failure| refused(&failure.key(), failure.status(), &failure.document()));
+        Ok(errors.filter(|error| error.kind != ErrorKind::NotFound).collect())
     }
 
     /// A link of the store's own where it has such and can say the target; OSS keeps a key, which begins with no slash.

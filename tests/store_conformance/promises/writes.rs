@@ -86,6 +86,28 @@ pub async fn what_is_deleted_is_gone_and_may_be_deleted_again(bucket: Bucket) {
     assert_eq!(read(&bucket, "d/b").await, b"two");
 }
 
+pub async fn many_objects_are_deleted_at_once(bucket: Bucket) {
+    let mut names: Vec<String> = (0..40).map(|n| format!("many/{n}")).collect();
+    names.extend(["many/a & <b> \"c\"", "many/ä 中文", "many/100%+", "many/two  blanks"].map(str::to_owned));
+    for name in names.iter().map(String::as_str).chain(["many-more"]) {
+        put(&bucket, name, b"x").await;
+    }
+    // What is not there is no error.
+    let keys: Vec<_> = names.iter().map(String::as_str).chain(["many/none"]).map(key).collect();
+    for requests in 1..=2 {
+        let left = bucket.store.delete_many(&keys).await.unwrap();
+        assert!(left.is_empty(), "{left:?}");
+        // The store in memory answers without any.
+        let sent = bucket.metrics.delete_requests.get();
+        assert!(sent == requests || bucket.kind == Kind::Memory, "{sent} requests");
+    }
+    for name in &names {
+        assert_eq!(bucket.store.head(&key(name)).await.unwrap_err().kind, ErrorKind::NotFound, "{name}");
+    }
+    assert_eq!(read(&bucket, "many-more").await, b"x");
+    assert!(bucket.store.delete_many(&[]).await.unwrap().is_empty());
+}
+
 pub async fn links_lead_where_they_were_written_to(bucket: Bucket) {
     let targets: [&[u8]; 5] = [b"d/there", b"../a b/%41+", b"/etc/passwd", "中/文".as_bytes(), b"nowhere"];
     put(&bucket, "d/there", b"target").await;
