@@ -16,7 +16,7 @@ use futures::future::BoxFuture;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use windlass::store::memory::{Fault, Held, Latency, Memory, Plan, Rule};
-use windlass::store::{ErrorKind, ObjectStore, Op};
+use windlass::store::{ErrorKind, Headers, ObjectStore, Op};
 use windlass::units::ByteSize;
 use windlass::vfs::{Access, Caller, Conflict, Error, HandleId, Inode, Names, Opened, Options, Result, SetAttributes, Told};
 use windlass::writer::{self, Left, Limits, staging};
@@ -1740,5 +1740,45 @@ fn own_versions_are_no_conflict() {
         assert!(is(&store, "h", b"again"));
         mount.run(mount.world.edits.unlink(Inode::ROOT, b"h")).unwrap();
         mount.run(mount.world.edits.unlink(Inode::ROOT, b"g")).unwrap();
+    }
+}
+
+#[test]
+fn headers_of_an_object_stay_through_changes_of_its_content_and_name() {
+    let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let carried = pairs(&[("cache-control", "no-store"), ("content-disposition", "inline"), ("content-encoding", "gzip")]);
+    let headers = Headers { content_type: Some("model/gguf".into()), metadata: pairs(&[("owner", "me")]), carried };
+    for (posix_attributes, size) in [(false, 100), (false, 5 * PART), (true, 100), (true, 5 * PART)] {
+        let store = Memory::default();
+        store.put("f", vec![1; size]);
+        store.set_headers("f", headers.clone());
+        let mount = Mount::refusing_with(&store, writing(None).limits, Options { posix_attributes, ..Options::default() });
+        let check = |name: &str, after: &str| {
+            let found = store.headers(name).expect("it is there");
+            assert_eq!((&found.carried, &found.content_type), (&headers.carried, &headers.content_type), "after {after}, {size} bytes");
+            assert_eq!(found.metadata["owner"], "me", "after {after}, {size} bytes");
+        };
+        let file = mount.open("f", CHANGES);
+        mount.write(&file, 10, b"edited").unwrap();
+        mount.close(&file).unwrap();
+        check("f", "an edit");
+        let file = mount.open("f", Access { append: true, ..CHANGES });
+        mount.write(&file, size as u64, b"appended").unwrap();
+        mount.close(&file).unwrap();
+        check("f", "an append");
+        let file = mount.open("f", CHANGES);
+        mount.truncate(&file, 50).unwrap();
+        mount.close(&file).unwrap();
+        check("f", "a truncate");
+        let own = windlass::vfs::NewAttributes { mode: Some(0o600), ..Default::default() };
+        mount.run(mount.world.edits.set_attributes(file.ino, None, SetAttributes { own, ..SetAttributes::default() })).unwrap();
+        check("f", "a chmod");
+        mount.end(mount.begin_rename("f", "g")).unwrap();
+        check("g", "a rename");
+        let file = mount.open("g", CHANGES);
+        mount.write(&file, 0, b"open").unwrap();
+        mount.end(mount.begin_rename("g", "h")).unwrap();
+        mount.close(&file).unwrap();
+        check("h", "a rename while it was open");
     }
 }

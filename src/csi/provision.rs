@@ -160,7 +160,7 @@ impl Volume {
             (NAME.to_owned(), utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()),
             (CAPACITY.to_owned(), capacity.required.to_string()),
         ];
-        let headers = Headers { content_type: None, metadata: metadata.into() };
+        let headers = Headers { content_type: None, metadata: metadata.into(), ..Headers::default() };
         let request = PutRequest { key: self.entry(), body: Bytes::new(), headers, condition: Condition::Absent };
         match store.put(&request).await {
             Ok(_) => return Ok(capacity.required),

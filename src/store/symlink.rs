@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     fn with(name: &str, value: &str) -> Headers {
-        Headers { content_type: None, metadata: [(name.to_owned(), value.to_owned())].into() }
+        Headers { content_type: None, metadata: [(name.to_owned(), value.to_owned())].into(), ..Headers::default() }
     }
 
     #[test]

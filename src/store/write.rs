@@ -37,6 +37,9 @@ pub struct Headers {
     pub content_type: Option<String>,
     /// User metadata, names in lower case and without the store's prefix (`x-amz-meta-`, `x-oss-meta-`).
     pub metadata: BTreeMap<String, String>,
+    /// What else HTTP says of the content, names in lower case: Cache-Control, Content-Disposition, Content-Encoding, Content-Language and Expires, as
+    /// they were found. It is for other clients; nothing here goes by it.
+    pub carried: BTreeMap<String, String>,
 }
 
 /// What must be true of the object that is there, for a write to replace it.

@@ -67,7 +67,9 @@ impl Edits {
         let key = file.key();
         if self.names.options.posix_attributes {
             let own = Self::with_time(file, self.names.own.get(key.as_bytes(), None));
-            file.content.set_headers(posix::headers(self.headers_for(&key), &own, &self.names.options, false));
+            // What is there, or was, has more than attributes.
+            let before = if file.is_new() { self.headers_for(&key) } else { file.content.headers() };
+            file.content.set_headers(posix::headers(before, &own, &self.names.options, false));
         }
         let condition = if file.is_exclusive() { Condition::Absent } else { Condition::Any };
         match file.content.commit(condition).await {

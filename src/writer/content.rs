@@ -356,6 +356,11 @@ impl Content {
         state.headers = headers;
     }
 
+    /// What is stored beside the content.
+    pub fn headers(&self) -> Headers {
+        self.inner.state.lock().headers.clone()
+    }
+
     /// The mount ends, and this is not in the store: what is staged stays on the disk for the next one, where that can find it, and goes
     /// otherwise. A commit that is under way is not waited for, and the disk no longer than `patience`. What `is_whole`, and was about to be
     /// committed, the next mount may upload.

@@ -55,6 +55,7 @@ pub const ALL: &[Promise] = &[
     promise!(writes::a_put_replaces_only_what_its_condition_allows, Kind::is_conditional),
     promise!(writes::what_is_deleted_is_gone_and_may_be_deleted_again),
     promise!(writes::many_objects_are_deleted_at_once),
+    promise!(writes::headers_for_other_clients_stay_with_their_object),
     promise!(writes::links_lead_where_they_were_written_to),
     promise!(writes::links_of_other_programs_are_recognised),
     promise!(copies::a_copy_has_content_and_headers_of_its_source),

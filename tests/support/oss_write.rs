@@ -125,8 +125,8 @@ impl Change<'_> {
     /// The headers that stay with the object.
     fn kept(&self) -> BTreeMap<String, String> {
         let stays = |name: &str| {
-            matches!(name, "content-type" | "cache-control" | "content-encoding" | "x-oss-storage-class" | "x-oss-server-side-encryption")
-                || name == "x-oss-object-acl"
+            matches!(name, "content-type" | "cache-control" | "content-disposition" | "content-encoding" | "content-language" | "expires")
+                || matches!(name, "x-oss-object-acl" | "x-oss-storage-class" | "x-oss-server-side-encryption")
                 || name.starts_with("x-oss-meta-")
         };
         let kept = self.headers.iter().filter(|(name, _)| stays(name.as_str()));

@@ -21,7 +21,7 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_')
 /// The name of the header that says who pays, without the vendor's prefix, and what it says.
 pub(in crate::store) const REQUEST_PAYER: (&str, &str) = ("request-payer", "requester");
 
-/// The headers that a copy with new ones would lose, because nothing above knows them.
+/// The headers of [`Headers::carried`].
 pub(super) const CARRIED: [HeaderName; 5] =
     [header::CACHE_CONTROL, header::CONTENT_DISPOSITION, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE, header::EXPIRES];
 
@@ -94,6 +94,11 @@ impl Names {
         }
         if let Some(content_type) = &headers.content_type {
             map.insert(header::CONTENT_TYPE, sayable(op, key, content_type)?);
+        }
+        for name in CARRIED {
+            if let Some(value) = headers.carried.get(name.as_str()) {
+                map.insert(name, sayable(op, key, value)?);
+            }
         }
         for (name, value) in &headers.metadata {
             let unsayable = |_| Error::new(ErrorKind::Invalid, op, key, format!("metadata cannot be called {name:?}"));
@@ -175,7 +180,8 @@ impl Names {
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let prefix = format!("{}meta-", self.prefix());
         let metadata = map.iter().filter_map(|(name, value)| Some((name.as_str().strip_prefix(&prefix)?.to_owned(), text(value))));
-        Headers { content_type: map.get(header::CONTENT_TYPE).map(text), metadata: metadata.collect() }
+        let carried = CARRIED.into_iter().filter_map(|name| Some((name.as_str().to_owned(), text(map.get(&name)?))));
+        Headers { content_type: map.get(header::CONTENT_TYPE).map(text), metadata: metadata.collect(), carried: carried.collect() }
     }
 
     /// The header with the sum of a body.
@@ -292,14 +298,14 @@ mod tests {
     #[test]
     fn metadata_is_read_back_as_it_was_written() {
         let metadata = [("mode", "33188"), ("name", "Zoë"), ("empty", "")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let headers = Headers { content_type: Some("text/plain".into()), metadata: metadata.into() };
+        let headers = Headers { content_type: Some("text/plain".into()), metadata: metadata.into(), ..Headers::default() };
         for dialect in [Dialect::S3, Dialect::Oss] {
             let names = names(dialect, |options| options);
             let written = names.of_object(Op::Put, &"k".into(), &headers).unwrap();
             assert_eq!(names.object_headers(&written), headers);
         }
         for (name, value) in [("a b", "x"), ("a", "x\ny")] {
-            let headers = Headers { content_type: None, metadata: [(name.to_owned(), value.to_owned())].into() };
+            let headers = Headers { content_type: None, metadata: [(name.to_owned(), value.to_owned())].into(), ..Headers::default() };
             let refused = names(Dialect::S3, |options| options).of_object(Op::Put, &"k".into(), &headers);
             assert_eq!(refused.unwrap_err().kind, ErrorKind::Invalid, "{name}");
         }

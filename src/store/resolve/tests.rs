@@ -45,7 +45,7 @@ fn doubt() -> Doubt {
 fn one(content: &'static [u8], etag: &str, crc64: Option<u64>, modified: u64) -> One {
     let meta = ObjectMeta { key: "k".into(), size: content.len() as u64, etag: etag.into(), modified: at(modified) };
     let crc64 = crc64.map(|value| Crc64 { polynomial: Polynomial::Ecma, value });
-    let headers = Headers { content_type: None, metadata: BTreeMap::new() };
+    let headers = Headers { content_type: None, metadata: BTreeMap::new(), ..Headers::default() };
     One { details: Details { meta, headers, storage_class: None, version_id: None, crc64, sum: None, symlink: None }, content }
 }
 

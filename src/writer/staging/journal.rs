@@ -36,6 +36,8 @@ pub(in crate::writer) struct Entry {
     key_base64: Option<String>,
     content_type: Option<String>,
     metadata: std::collections::BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    carried: std::collections::BTreeMap<String, String>,
     pub size: u64,
     /// The version that is there, as far as the writer knows; none: there is no object.
     etag: Option<String>,
@@ -80,6 +82,8 @@ struct UploadEntry {
     checksum: Option<PartChecksum>,
     content_type: Option<String>,
     metadata: std::collections::BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    carried: std::collections::BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -99,6 +103,7 @@ impl StreamEntry {
             checksum: upload.checksum,
             content_type: headers.content_type.clone(),
             metadata: headers.metadata.clone(),
+            carried: headers.carried.clone(),
         });
         let part = |part: &Part| PartEntry {
             number: part.number,
@@ -115,9 +120,9 @@ impl StreamEntry {
     /// # Errors
     /// Its key cannot be read.
     pub fn upload(&self) -> io::Result<Option<(Upload, Headers)>> {
-        let Some(UploadEntry { key_base64, id, checksum, content_type, metadata }) = &self.upload else { return Ok(None) };
+        let Some(UploadEntry { key_base64, id, checksum, content_type, metadata, carried }) = &self.upload else { return Ok(None) };
         let key = Key::from(BASE64_STANDARD.decode(key_base64).map_err(io::Error::other)?);
-        let headers = Headers { content_type: content_type.clone(), metadata: metadata.clone() };
+        let headers = Headers { content_type: content_type.clone(), metadata: metadata.clone(), carried: carried.clone() };
         Ok(Some((Upload { key, id: id.clone(), checksum: *checksum }, headers)))
     }
 
@@ -161,6 +166,7 @@ impl Entry {
             key_base64: key.to_str().is_none().then(|| encoded(key)),
             content_type: headers.content_type.clone(),
             metadata: headers.metadata.clone(),
+            carried: headers.carried.clone(),
             size,
             etag: etag.map(|etag| etag.as_str().to_owned()),
             base_key_base64: base_meta.filter(|base| base.key != *key).map(|base| encoded(&base.key)),
@@ -212,7 +218,7 @@ impl Entry {
     }
 
     pub fn headers(&self) -> Headers {
-        Headers { content_type: self.content_type.clone(), metadata: self.metadata.clone() }
+        Headers { content_type: self.content_type.clone(), metadata: self.metadata.clone(), carried: self.carried.clone() }
     }
 
     pub fn layout(&self) -> Layout {
@@ -258,7 +264,8 @@ mod tests {
     }
 
     fn entry(key: &Key, base: Option<(&Key, u64)>) -> Entry {
-        let headers = Headers { content_type: Some("text/plain".into()), metadata: [("mode".into(), "33188".into())].into() };
+        let carried = [("cache-control".into(), "no-store".into())].into();
+        let headers = Headers { content_type: Some("text/plain".into()), metadata: [("mode".into(), "33188".into())].into(), carried };
         let etag = ETag::from("\"e\"");
         let meta = |(key, size): (&Key, u64)| ObjectMeta { key: key.clone(), size, etag: etag.clone(), modified: SystemTime::now() };
         let base = base.map(|base| Base { meta: meta(base), temporary: true });

@@ -9,7 +9,7 @@ use crate::store::memory::{Bandwidth, Latency, Outcome, Plan, Rule};
 use crate::store::{ObjectStore, SYMLINK_SIZE};
 
 fn headers(name: &str, value: &str) -> Headers {
-    Headers { content_type: Some("text/plain".into()), metadata: [(name.to_owned(), value.to_owned())].into() }
+    Headers { content_type: Some("text/plain".into()), metadata: [(name.to_owned(), value.to_owned())].into(), ..Headers::default() }
 }
 
 fn put(key: &str, body: &'static str, condition: Condition) -> PutRequest {
