@@ -186,7 +186,7 @@ async fn store_many(args: &Args, asked: Asked, remote: Remote) -> Result<(), Fai
     let (stop, putting) = putting(args, &remote, plan, Headers::default(), true, &progress);
     let storing = Arc::new(Storing { putting, many, stop: stop.clone() });
     let mut report = Report::new(&args.picking, Way::Stored);
-    let stored = until_stopped(&remote, &stop, storing.put(&given, |event: Event| report.add(event, &progress))).await;
+    let stored = until_stopped(&remote, &stop, Box::pin(storing.put(&given, |event: Event| report.add(event, &progress)))).await;
     progress.clear();
     stored?;
     report.finish()
