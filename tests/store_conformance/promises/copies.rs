@@ -35,7 +35,8 @@ pub async fn a_copy_with_new_headers_keeps_what_they_do_not_speak_of(bucket: Buc
     };
     let new = headers("text/html", &[("mode", "33261")]);
     bucket.store.copy(&CopyRequest { headers: Some(new.clone()), ..request("a", &etag, "b") }).await.unwrap();
-    assert_eq!(bucket.store.details(&key("b")).await.unwrap().headers, new);
+    let found = bucket.store.details(&key("b")).await.unwrap().headers;
+    assert_eq!((found.content_type, found.metadata), (new.content_type, new.metadata));
     if let Server::Ours(_, server) = &bucket.server {
         assert_eq!(server.stored("b").unwrap().1.content_encoding.as_deref(), Some("gzip"));
     }
