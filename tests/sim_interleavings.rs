@@ -13,6 +13,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use proptest::prelude::*;
+use proptest::test_runner::Config;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use windlass::store::memory::{Fault, Held, Latency, Memory, Plan, Rule};
@@ -26,6 +28,7 @@ use support::vfs_world::VfsWorld;
 const ME: Caller = Caller { uid: 0, gid: 0, thread: 1 };
 const READS: Access = Access { read: true, write: false, truncate: false, exclusive: false, direct: false, append: false };
 const CHANGES: Access = Access { write: true, ..READS };
+const APPENDS: Access = Access { append: true, read: false, ..CHANGES };
 const EMPTIES: Access = Access { truncate: true, ..CHANGES };
 const PART: usize = 1000;
 
@@ -72,9 +75,12 @@ impl Mount {
         Self::refusing_with(store, writing(None).limits, Options::default())
     }
 
+    fn on_conflict(store: &Memory, conflict: Conflict) -> Self {
+        Self::refusing_with(store, writing(None).limits, Options { conflict, ..Options::default() })
+    }
+
     fn refusing_with(store: &Memory, limits: Limits, options: Options) -> Self {
         store.set_least_part(PART as u64);
-        let options = Options { conflict: Conflict::Fail, ..options };
         let names = |store: Arc<dyn ObjectStore>| Names::new(store, options);
         let world = VfsWorld::over(Arc::new(store.clone()), writer::Options { limits, ..writing(None) }, names);
         Self { world, store: store.clone(), directory: None }
@@ -244,6 +250,13 @@ impl Mount {
 
     fn read(&self, file: &File, offset: u64, len: usize) -> Result<Vec<u8>> {
         self.run(read(&self.world, file, offset, len))
+    }
+
+    fn read_whole(&self, name: &str) -> Vec<u8> {
+        let file = self.open(name, READS);
+        let content = self.read(&file, 0, 1 << 20).unwrap();
+        self.release(&file);
+        content
     }
 
     fn begin_read(&self, file: &File, offset: u64, len: usize) -> JoinHandle<Result<Vec<u8>>> {
@@ -1637,11 +1650,124 @@ fn conflicting_close_fails_and_leaves_the_other_version() {
 fn conflicting_close_replaces_the_other_version_where_that_was_asked_for() {
     let store = Memory::default();
     store.put("f", "before");
-    let mount = Mount::new(&store);
+    let mount = Mount::on_conflict(&store, Conflict::Overwrite);
     let (file, closed) = close_after_another_wrote(&mount, EMPTIES, Some("theirs"));
     closed.unwrap();
     mount.release(&file);
     assert!(is(&store, "f", b"ours"));
+}
+
+/// Handles of two mounts that append to `f`, which has `before` bytes, opened before either has written.
+fn two_that_append(store: &Memory, before: Option<usize>) -> [(Mount, File); 2] {
+    if let Some(before) = before {
+        store.put("f", vec![b'.'; before]);
+    }
+    // All that they write stays in memory while it is sent.
+    let limits = Limits { kept: 8 * PART as u64, ..writing(None).limits };
+    [(); 2].map(|()| {
+        let mount = Mount::refusing_with(store, limits, Options::default());
+        let file = if before.is_some() { mount.open("f", APPENDS) } else { mount.create("f", APPENDS) };
+        (mount, file)
+    })
+}
+
+#[test]
+fn appends_of_two_mounts_are_all_kept() {
+    for before in [None, Some(0), Some(7), Some(6 * PART)] {
+        for len in [1, 3 * PART] {
+            let store = Memory::default();
+            let [(first, one), (second, two)] = two_that_append(&store, before);
+            first.write(&one, 0, &vec![b'1'; len]).unwrap();
+            second.write(&two, 0, &vec![b'2'; len]).unwrap();
+            first.fsync(&one).unwrap();
+            second.fsync(&two).unwrap();
+            // Also by handles that go on.
+            first.write(&one, 0, b"3").unwrap();
+            second.write(&two, 0, b"4").unwrap();
+            second.close(&two).unwrap();
+            first.close(&one).unwrap();
+            let before = before.unwrap_or(0);
+            let expected = [vec![b'.'; before], vec![b'1'; len], vec![b'2'; len], b"43".to_vec()].concat();
+            assert!(is(&store, "f", &expected), "{before} {len}");
+            assert_eq!(first.read_whole("f"), expected, "{before} {len}");
+        }
+    }
+}
+
+#[test]
+fn appends_follow_the_version_that_another_client_put_there() {
+    for there in [PART / 2, 4 * PART] {
+        let store = Memory::default();
+        let [(mount, file), _] = two_that_append(&store, Some(3 * PART));
+        mount.write(&file, 0, b"ours").unwrap();
+        store.put("f", vec![b't'; there]);
+        mount.close(&file).unwrap();
+        assert!(is(&store, "f", &[vec![b't'; there], b"ours".to_vec()].concat()), "{there}");
+    }
+}
+
+#[test]
+fn append_to_what_another_client_removed_is_refused() {
+    let store = Memory::default();
+    let [(mount, file), _] = two_that_append(&store, Some(10));
+    mount.write(&file, 0, b"ours").unwrap();
+    assert!(store.delete("f"));
+    assert!(is_stale(mount.close(&file)) && store.content("f").is_none());
+}
+
+#[test]
+fn what_was_not_only_appended_is_refused() {
+    let store = Memory::default();
+    let [(mount, file), _] = two_that_append(&store, Some(10));
+    let other = mount.open("f", CHANGES);
+    mount.write(&file, 0, b"ours").unwrap();
+    mount.write(&other, 3, b"inside").unwrap();
+    store.put("f", "theirs");
+    assert!(is_stale(mount.close(&file)) && is_stale(mount.close(&other)));
+    assert!(is(&store, "f", b"theirs"));
+}
+
+#[test]
+fn file_is_open_to_others_once_a_conflict_was_told() {
+    for (access, conflict) in [(CHANGES, Conflict::Fail), (EMPTIES, Conflict::Fail), (EMPTIES, Conflict::Save)] {
+        let store = Memory::default();
+        store.put("f", "before");
+        let mount = Mount::on_conflict(&store, conflict);
+        let (failed, closed) = close_after_another_wrote(&mount, access, Some("theirs"));
+        assert!(is_stale(closed));
+        // The failed handle is still open.
+        assert_eq!(mount.read_whole("f"), b"theirs");
+        let file = mount.open("f", access);
+        mount.write(&file, 0, b"Again.").unwrap();
+        mount.close(&file).unwrap();
+        assert!(is(&store, "f", b"Again."));
+        assert!(is_stale(mount.write(&failed, 0, b"x")) && is_stale(mount.fsync(&failed)));
+        mount.release(&failed);
+        assert!(is(&store, "f", b"Again."));
+    }
+}
+
+#[test]
+fn conflicting_version_is_saved_beside_the_other() {
+    for (access, size) in [(CHANGES, 6), (CHANGES, 4 * PART), (EMPTIES, 6)] {
+        let store = Memory::default();
+        store.put("d/f", vec![b'.'; size]);
+        let mount = Mount::on_conflict(&store, Conflict::Save);
+        let ino = mount.lookup_in(mount.lookup("d").unwrap(), "f").unwrap();
+        let Opened { handle, keep_pages, .. } = mount.open_inode(ino, access).unwrap();
+        let file = File { ino, handle, keep_pages };
+        mount.write(&file, 2, b"ours").unwrap();
+        store.put("d/f", "theirs");
+        assert!(is_stale(mount.close(&file)), "{access:?}");
+        assert!(is(&store, "d/f", b"theirs"));
+        let beside = store.keys().into_iter().find(|key| key.to_string().starts_with("d/f.conflict-"));
+        let beside = beside.unwrap_or_else(|| panic!("{access:?} {size}: {:?}", store.requests())).to_string();
+        let mut expected = if access.truncate { vec![0; 6] } else { vec![b'.'; size] };
+        expected[2..6].copy_from_slice(b"ours");
+        assert!(is(&store, &beside, &expected), "{access:?} {size}");
+        let name = beside.strip_prefix("d/").unwrap();
+        assert!(mount.lookup_in(mount.lookup("d").unwrap(), name).is_ok());
+    }
 }
 
 #[test]
@@ -1780,5 +1906,126 @@ fn headers_of_an_object_stay_through_changes_of_its_content_and_name() {
         mount.end(mount.begin_rename("g", "h")).unwrap();
         mount.close(&file).unwrap();
         check("h", "a rename while it was open");
+    }
+}
+
+/// What somebody does to the one object of [`several_clients`].
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    /// A mount opens it in one of its places for handles, to append or to change.
+    Open {
+        mount: usize,
+        place: usize,
+        appends: bool,
+    },
+    /// Reads all of it and adds a line, or only adds a line.
+    Write {
+        mount: usize,
+        place: usize,
+    },
+    Fsync {
+        mount: usize,
+        place: usize,
+    },
+    Close {
+        mount: usize,
+        place: usize,
+    },
+    /// A program that uses the API of the store adds a line.
+    Api,
+    /// What is believed gets old.
+    Wait {
+        seconds: u64,
+    },
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let place = || (0usize..2, 0usize..2);
+    let act = prop_oneof![
+        4 => (place(), any::<bool>()).prop_map(|((mount, place), appends)| Act::Open { mount, place, appends }),
+        6 => place().prop_map(|(mount, place)| Act::Write { mount, place }),
+        2 => place().prop_map(|(mount, place)| Act::Fsync { mount, place }),
+        4 => place().prop_map(|(mount, place)| Act::Close { mount, place }),
+        2 => Just(Act::Api),
+        1 => (1u64..70).prop_map(|seconds| Act::Wait { seconds }),
+    ];
+    prop::collection::vec(act, 1..60)
+}
+
+/// A handle of a mount, and the lines that it has written since the last fsync.
+struct Writing {
+    file: File,
+    appends: bool,
+    lines: Vec<String>,
+}
+
+/// Two mounts and a program that uses the API add lines to one object. Returns it, the other objects, the lines that somebody was told are stored, and
+/// those of which a writer was told that they are not.
+fn several_clients(conflict: Conflict, acts: &[Act]) -> (String, Vec<String>, Vec<String>, Vec<String>) {
+    let store = Memory::default();
+    store.put("f", "begin--\n");
+    let mounts = [(); 2].map(|()| Mount::on_conflict(&store, conflict));
+    let mut writing: [[Option<Writing>; 2]; 2] = Default::default();
+    let (mut stored, mut refused) = (Vec::new(), Vec::new());
+    // Of lines of another handle of the same mount, which may have been stored along, nothing was said yet.
+    let told = |told: Result<()>, mut lines: Vec<String>, others: [&mut Option<Writing>; 2], ends: [&mut Vec<String>; 2]| {
+        ends[usize::from(told.is_err())].append(&mut lines);
+        others.into_iter().flatten().for_each(|other| other.lines.clear());
+    };
+    let closing = (0..4).map(|n| Act::Close { mount: n / 2, place: n % 2 });
+    for (number, act) in acts.iter().copied().chain(closing).enumerate() {
+        let line = format!("{number:07}\n");
+        match act {
+            Act::Open { mount, place, appends } => {
+                if writing[mount][place].is_none() {
+                    let file = mounts[mount].open("f", if appends { APPENDS } else { CHANGES });
+                    writing[mount][place] = Some(Writing { file, appends, lines: Vec::new() });
+                }
+            }
+            Act::Write { mount, place } => {
+                let Some(Writing { file, appends, lines }) = &mut writing[mount][place] else { continue };
+                let at = if *appends { Ok(0) } else { mounts[mount].read(file, 0, 1 << 20).map(|content| content.len() as u64) };
+                if at.and_then(|at| mounts[mount].write(file, at, line.as_bytes())).is_ok() {
+                    lines.push(line);
+                }
+            }
+            Act::Fsync { mount, place } => {
+                if let Some(Writing { file, lines, .. }) = &mut writing[mount][place] {
+                    let (result, lines) = (mounts[mount].fsync(file), std::mem::take(lines));
+                    told(result, lines, writing[mount].each_mut(), [&mut stored, &mut refused]);
+                }
+            }
+            Act::Close { mount, place } => {
+                if let Some(Writing { file, lines, .. }) = writing[mount][place].take() {
+                    told(mounts[mount].close(&file), lines, writing[mount].each_mut(), [&mut stored, &mut refused]);
+                }
+            }
+            Act::Api => {
+                let before = store.content("f").expect("it is there");
+                store.put("f", [&before, line.as_bytes()].concat());
+                stored.push(line);
+            }
+            Act::Wait { seconds } => mounts.iter().for_each(|mount| mount.wait(Duration::from_secs(seconds))),
+        }
+    }
+    let text = |key: &str| String::from_utf8(store.content(key).expect("it is there").to_vec()).expect("it is text");
+    let beside = store.keys().iter().map(ToString::to_string).filter(|key| key != "f").map(|key| text(&key)).collect();
+    (text("f"), beside, stored, refused)
+}
+
+proptest! {
+    #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
+
+    #[test]
+    fn every_line_that_was_acknowledged_is_there(acts in acts(), saves in any::<bool>()) {
+        let conflict = if saves { Conflict::Save } else { Conflict::Fail };
+        let (content, beside, stored, refused) = several_clients(conflict, &acts);
+        for line in &stored {
+            prop_assert_eq!(content.matches(line.as_str()).count(), 1, "{:?} in {:?}", line, content);
+        }
+        for line in &refused {
+            prop_assert!(!content.contains(line.as_str()), "{:?} in {:?}", line, content);
+            prop_assert_eq!(beside.iter().any(|other| other.contains(line.as_str())), saves, "{:?} in {:?}", line, beside);
+        }
     }
 }

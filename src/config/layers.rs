@@ -91,8 +91,9 @@ impl Values {
             posix_attributes: self.flag("posix-attributes"),
             rename_limit: usize::try_from(self.count("rename-limit").unwrap_or(u64::MAX)).unwrap_or(usize::MAX),
             conflict: match self.text("conflict").as_deref() {
-                Some("fail") => vfs::Conflict::Fail,
-                _ => vfs::Conflict::Overwrite,
+                Some("overwrite") => vfs::Conflict::Overwrite,
+                Some("save") => vfs::Conflict::Save,
+                _ => vfs::Conflict::Fail,
             },
             uid: id("uid", rustix::process::getuid().as_raw()),
             gid: id("gid", rustix::process::getgid().as_raw()),

@@ -160,6 +160,10 @@ pub struct Metrics {
     pub read_endpoint_fallbacks: Counter,
     /// Connections to stores that were opened.
     pub connections_opened: Counter,
+    /// Files that were not stored under their name because another client had written there since they were opened.
+    pub write_conflicts: Counter,
+    /// Times that what was appended to a file was appended to a newer version of it, which another client had written.
+    pub appended_again: Counter,
     /// Bytes written to staging files by those who change files.
     pub staged_bytes: Counter,
     /// Bytes of objects that were read from the disk instead of the store.

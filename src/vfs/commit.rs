@@ -11,24 +11,16 @@ use super::drain::Lost;
 use super::edits::Edits;
 use super::files::HandleId;
 use super::listing::{FileFacts, Posix};
+use super::options::Conflict;
 use super::{Error, Result, posix};
-use crate::store::{Condition, ErrorKind, Key, ObjectMeta};
+use crate::store::{Condition, Key, ObjectMeta};
 use crate::writer::{Left, Outcome, WriteError};
-
-/// Whether a commit failed because the object has become another.
-fn is_conflict(error: &WriteError) -> bool {
-    match error {
-        WriteError::Stale(_) => true,
-        WriteError::Store(error) => error.kind == ErrorKind::Replaced,
-        _ => false,
-    }
-}
 
 /// Interval between two looks at whether something has come to an end.
 pub(super) const LOOK: Duration = Duration::from_millis(20);
 
 /// How long the disk may take for the description of what stays there.
-const DISK: Duration = Duration::from_secs(1);
+pub(super) const DISK: Duration = Duration::from_secs(1);
 
 /// How long a file that only got a length waits for its content after its last close.
 const BLANK: Duration = Duration::from_secs(2);
@@ -60,10 +52,23 @@ impl Edits {
     pub(super) async fn commit_in_turn(&self, file: &Arc<DirtyFile>) -> Result<()> {
         match file.fate() {
             Fate::Unwanted => return Ok(()),
-            Fate::Lost => return Err(if self.is_ending() { Error::Ending } else { WriteError::Lost.into() }),
+            Fate::Lost => {
+                return Err(file.lost_by().unwrap_or_else(|| if self.is_ending() { Error::Ending } else { WriteError::Lost.into() }));
+            }
             Fate::Saved if !file.content.is_dirty() => return Ok(()),
             Fate::Saved | Fate::Dirty | Fate::Failed => {}
         }
+        match self.commit_once(file).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_conflict() && (file.is_exclusive() || self.names.options.conflict != Conflict::Overwrite) => {
+                self.on_conflict(file, error).await
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// One attempt.
+    pub(super) async fn commit_once(&self, file: &DirtyFile) -> Result<(), WriteError> {
         let key = file.key();
         if self.names.options.posix_attributes {
             let own = Self::with_time(file, self.names.own.get(key.as_bytes(), None));
@@ -72,35 +77,11 @@ impl Edits {
             file.content.set_headers(posix::headers(before, &own, &self.names.options, false));
         }
         let condition = if file.is_exclusive() { Condition::Absent } else { Condition::Any };
-        match file.content.commit(condition).await {
-            Ok(None) => {
-                self.on_all_stored(file);
-                Ok(())
-            }
-            Ok(Some(meta)) => {
-                self.on_committed(file, &meta);
-                Ok(())
-            }
-            Err(WriteError::Store(error)) if error.kind == ErrorKind::Replaced && file.is_exclusive() => Err(Error::Exists),
-            Err(error) => {
-                if is_conflict(&error) && file.fate() == Fate::Dirty {
-                    self.tell_of_conflict(file, &key).await;
-                }
-                Err(error.into())
-            }
+        match file.content.commit(condition).await? {
+            None => self.on_all_stored(file),
+            Some(meta) => self.on_committed(file, &meta),
         }
-    }
-
-    /// Somebody else has written the object since `file` began to be a change of it.
-    async fn tell_of_conflict(&self, file: &DirtyFile, key: &Key) {
-        let name = |meta: Option<ObjectMeta>| meta.map_or_else(|| "nothing".to_owned(), |meta| meta.etag.to_string());
-        let found = match self.store.head(key).await {
-            Ok(meta) => name(Some(meta)),
-            Err(error) if error.kind == ErrorKind::NotFound => name(None),
-            Err(error) => error.to_string(),
-        };
-        let based_on = name(file.committed());
-        tracing::error!(%key, based_on, found, "not stored: the object is not what it was when it was opened");
+        Ok(())
     }
 
     /// The time of the last write is stored, so that stat shows the same before and after.

@@ -58,7 +58,20 @@ pub struct DirtyFile {
     turn: Arc<TurnMutex<()>>,
     /// A handle that reads through the kernel's pages was open while this file was: a write past the pages has to drop them.
     has_paged_readers: AtomicBool,
+    /// Bytes of it were returned.
+    was_read: AtomicBool,
     record: Record,
+}
+
+/// What a change does to the content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alteration {
+    /// Bytes are put at its end, wherever that is.
+    Append,
+    /// Bytes are put where the writer says, or its size changes.
+    Write,
+    /// It is emptied.
+    Empty,
 }
 
 /// A change of the content, from before its first byte is taken to its acknowledgement. A commit that ends meanwhile leaves the file dirty.
@@ -90,6 +103,10 @@ struct State {
     last_change: Instant,
     /// How often bytes were about to be written.
     writes: u64,
+    /// All that the bucket lacks was appended, to `committed` or to nothing.
+    only_appends: bool,
+    /// Why it is lost, for its handles. None: the daemon ended.
+    lost_by: Option<Error>,
     /// It is not in the table any more, and has no row.
     is_out: bool,
     modified: SystemTime,
@@ -113,6 +130,8 @@ impl State {
             changes: 0,
             last_change: Instant::now(),
             writes: 0,
+            only_appends: false,
+            lost_by: None,
             is_out: false,
             modified,
         }
@@ -135,7 +154,15 @@ pub enum Beginning {
 impl DirtyFile {
     fn new(ino: Inode, content: Arc<Content>, state: State, record: Record) -> Arc<Self> {
         content.belong_to(ino.0);
-        Arc::new(Self { ino, content, state: Mutex::new(state), turn: Arc::default(), has_paged_readers: AtomicBool::new(false), record })
+        Arc::new(Self {
+            ino,
+            content,
+            state: Mutex::new(state),
+            turn: Arc::default(),
+            has_paged_readers: AtomicBool::new(false),
+            was_read: AtomicBool::new(false),
+            record,
+        })
     }
 
     pub fn key(&self) -> Key {
@@ -176,17 +203,19 @@ impl DirtyFile {
         matches!(self.fate(), Fate::Dirty | Fate::Failed)
     }
 
-    /// Begins a change if it is `allowed`; `writes`: of bytes, not only of the size to zero. `allowed` is called under the lock of the state: after it has
+    /// Begins a change if it is `allowed`. `allowed` is called under the lock of the state: after it has
     /// become false, each change that was allowed is seen by [`has_rested`](Self::has_rested).
     ///
     /// # Errors
-    /// That of `allowed`, [`WriteError::Lost`] once the changes before it are lost.
-    pub fn begin_change(&self, writes: bool, allowed: impl FnOnce() -> Result<()>) -> Result<Change<'_>> {
+    /// That of `allowed`, [`lost_by`](Self::lost_by) once the changes before it are lost.
+    pub fn begin_change(&self, alters: Alteration, allowed: impl FnOnce() -> Result<()>) -> Result<Change<'_>> {
         let mut state = self.state.lock();
         allowed()?;
         if state.fate == Fate::Lost {
-            return Err(WriteError::Lost.into());
+            return Err(state.lost_by.clone().unwrap_or_else(|| WriteError::Lost.into()));
         }
+        let writes = alters != Alteration::Empty;
+        state.only_appends &= alters == Alteration::Append;
         state.modified = SystemTime::now();
         state.last_change = Instant::now();
         state.changes += 1;
@@ -247,6 +276,7 @@ impl DirtyFile {
         state.exclusive = false;
         if matches!(state.fate, Fate::Dirty | Fate::Failed) && state.changes == 0 && !self.content.is_dirty() {
             state.fate = Fate::Saved;
+            state.only_appends = true;
             state.modified = meta.modified;
         } else if state.fate == Fate::Failed {
             state.fate = Fate::Dirty;
@@ -279,6 +309,31 @@ impl DirtyFile {
         }
     }
 
+    /// The version that all of what the bucket lacks was appended to, by its size: 0 where there was none. None: other changes were made, too.
+    pub fn appended_from(&self) -> Option<u64> {
+        let committed = self.committed();
+        let state = self.state.lock();
+        state.only_appends.then(|| committed.map_or(0, |meta| meta.size))
+    }
+
+    /// What was appended follows `meta` now, which another client has put there.
+    pub fn on_appended_to(&self, meta: &ObjectMeta) {
+        let mut state = self.state.lock();
+        (state.committed, state.committed_at) = (Some(meta.clone()), Instant::now());
+        self.note(&state);
+    }
+
+    /// Why it is lost, for each later call of its handles. None: the daemon ended.
+    pub fn lost_by(&self) -> Option<Error> {
+        self.state.lock().lost_by.clone()
+    }
+
+    /// Its changes will never be in the bucket, because of `error`.
+    pub fn on_lost_by(&self, error: Error) {
+        self.state.lock().lost_by = Some(error);
+        self.on_lost();
+    }
+
     /// Its changes will never be in the bucket. Says whether that is news.
     pub fn on_lost(&self) -> bool {
         let mut state = self.state.lock();
@@ -304,6 +359,16 @@ impl DirtyFile {
     /// Whether the kernel may have taken pages of it for a reader since it began.
     pub fn has_paged_readers(&self) -> bool {
         self.has_paged_readers.load(Ordering::SeqCst)
+    }
+
+    /// Bytes of it are about to be returned.
+    pub fn on_read(&self) {
+        self.was_read.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether bytes of it were returned.
+    pub fn was_read(&self) -> bool {
+        self.was_read.load(Ordering::SeqCst)
     }
 
     /// What stat shows of it. The etag is empty: there is no version of this content yet.
@@ -365,7 +430,7 @@ impl DirtyFiles {
 
     /// What the store has under the name of `content`, `committed`, is all that its commit replaces, unless others may be overwritten.
     fn protect(&self, content: &Content, committed: Option<&ObjectMeta>) {
-        if self.conflict == Conflict::Fail {
+        if self.conflict != Conflict::Overwrite {
             content.replace_only(committed.map_or(Condition::Absent, |meta| Condition::Is(meta.etag.clone())));
         }
     }
@@ -396,7 +461,8 @@ impl DirtyFiles {
             self.protect(&content, committed.as_ref());
         }
         let written = matches!(beginning, Beginning::Edit | Beginning::Nameless);
-        let state = State::new(key, (committed, Instant::now()), exclusive, (fate, written), modified);
+        let only_appends = matches!(beginning, Beginning::New { exclusive: false } | Beginning::Edit);
+        let state = State { only_appends, ..State::new(key, (committed, Instant::now()), exclusive, (fate, written), modified) };
         DirtyFile::new(ino, content, state, self.record.clone())
     }
 

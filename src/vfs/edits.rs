@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 
-use super::dirty_files::{DirtyFile, Fate};
+use super::dirty_files::{Alteration, DirtyFile, Fate};
 use super::drain::Lost;
 use super::files::{Files, HandleId, Opened};
 use super::lookup::Names;
@@ -19,7 +19,7 @@ use super::opening::Access;
 use super::record::{EditRow, Told};
 use super::{Error, Inode, Result};
 use crate::store::{Key, ObjectMeta, ObjectStore};
-use crate::writer::{Allocate, Content, Interrupted, Landing, WriteError, Writer};
+use crate::writer::{Allocate, Content, End, Interrupted, Landing, WriteError, Writer};
 
 /// What can be changed in a mounted bucket.
 #[derive(Debug)]
@@ -83,6 +83,22 @@ pub enum Acknowledge {
 /// Whether a thread belongs to the process of another one; told by the edge of the kernel, where processes are known.
 pub type Tracked<'a> = &'a (dyn Fn(u32, u32) -> bool + Sync);
 
+/// Where a write goes; to be kept until it is done.
+enum Place {
+    Offset(u64),
+    /// O_APPEND: the end that the file has here, which the kernel may not know.
+    End(End),
+}
+
+impl Place {
+    fn offset(&self) -> u64 {
+        match self {
+            Self::Offset(offset) => *offset,
+            Self::End(end) => end.offset(),
+        }
+    }
+}
+
 impl EditHandle {
     /// As it was written down, with the dirty file of its inode.
     pub fn from_row(row: EditRow, file: Option<Arc<DirtyFile>>) -> Self {
@@ -96,9 +112,19 @@ impl EditHandle {
         !self.may_read || self.appends
     }
 
-    /// Where a write of this handle goes: O_APPEND means the end that the file has here, which the kernel may not know.
-    fn place(&self, content: &Content, offset: u64) -> u64 {
-        if self.appends { content.size() } else { offset }
+    /// What a write through this handle does.
+    fn alters(&self) -> Alteration {
+        if self.appends { Alteration::Append } else { Alteration::Write }
+    }
+
+    /// Where a write of this handle goes.
+    async fn place(&self, content: &Content, offset: u64) -> Place {
+        if self.appends { Place::End(content.end().await) } else { Place::Offset(offset) }
+    }
+
+    /// [`place`](Self::place) where that need not be waited for.
+    fn try_place(&self, content: &Content, offset: u64) -> Option<Place> {
+        if self.appends { content.try_end().map(Place::End) } else { Some(Place::Offset(offset)) }
     }
 }
 
@@ -150,7 +176,7 @@ impl Edits {
         }
         let file = edit.file.get().filter(|_| edit.may_write)?;
         edit.wrote_by.store(thread, Ordering::Relaxed);
-        let _change = match self.begin_change(file, true) {
+        let _change = match self.begin_change(file, edit.alters()) {
             Ok(change) => change,
             Err(error) => return Some(Err(error)),
         };
@@ -163,7 +189,8 @@ impl Edits {
                 sure();
             }
         };
-        let result = write(&file.content, edit.place(&file.content, offset), &mut on_sure)?;
+        let place = edit.try_place(&file.content, offset)?;
+        let result = write(&file.content, place.offset(), &mut on_sure)?;
         Some(result.map(|()| acknowledge).map_err(Error::from))
     }
 
@@ -180,8 +207,9 @@ impl Edits {
     pub async fn write(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32) -> Result<()> {
         let (edit, file) = self.file_to_write(handle, thread).await?;
         {
-            let _change = self.begin_change(&file, true)?;
-            file.content.write(edit.place(&file.content, offset), data).await?;
+            let _change = self.begin_change(&file, edit.alters())?;
+            let place = edit.place(&file.content, offset).await;
+            file.content.write(place.offset(), data).await?;
         }
         self.after_write(&edit, &file).await;
         Ok(())
@@ -194,8 +222,9 @@ impl Edits {
     pub async fn write_kept(&self, handle: HandleId, offset: u64, data: Bytes, thread: u32) -> Result<()> {
         let (edit, file) = self.file_to_write(handle, thread).await?;
         {
-            let _change = self.begin_change(&file, true)?;
-            file.content.write_kept(edit.place(&file.content, offset), data).await?;
+            let _change = self.begin_change(&file, edit.alters())?;
+            let place = edit.place(&file.content, offset).await;
+            file.content.write_kept(place.offset(), data).await?;
         }
         self.after_write(&edit, &file).await;
         Ok(())
@@ -208,8 +237,9 @@ impl Edits {
     pub async fn write_again(&self, handle: HandleId, offset: u64, data: &[u8], thread: u32) -> Result<()> {
         let (edit, file) = self.file_to_write(handle, thread).await?;
         {
-            let _change = self.begin_change(&file, true)?;
-            let place = edit.place(&file.content, offset);
+            let _change = self.begin_change(&file, edit.alters())?;
+            let end = edit.place(&file.content, offset).await;
+            let place = end.offset();
             // The kernel has one append of an inode under way at a time, and says where the file ended before it. Bytes that were sent already are read by
             // storing the file early, which is rare enough here.
             let begun = place.checked_sub(offset).filter(|&begun| edit.appends && begun <= data.len() as u64).unwrap_or(0) as usize;
@@ -245,6 +275,7 @@ impl Edits {
     /// What disk or store said.
     pub async fn read(&self, ino: Inode, offset: u64, len: usize) -> Result<Option<Bytes>> {
         let Some(file) = self.names.dirty.get(ino) else { return Ok(None) };
+        file.on_read();
         match file.content.read(offset, len).await {
             // It was given up meanwhile; the version from before is what there is now.
             Err(_) if !self.names.dirty.has(&file) => Ok(None),
@@ -272,7 +303,7 @@ impl Edits {
         let edit = self.handle(handle)?;
         self.check_change(edit.ino)?;
         let file = self.file_of(&edit).await?;
-        let _change = self.begin_change(&file, true)?;
+        let _change = self.begin_change(&file, Alteration::Write)?;
         Ok(file.content.allocate(offset, len, how).await?)
     }
 
@@ -288,7 +319,7 @@ impl Edits {
     }
 
     pub(super) async fn truncate_file(&self, file: &DirtyFile, size: u64) -> Result<()> {
-        let _change = self.begin_change(file, size > 0)?;
+        let _change = self.begin_change(file, if size > 0 { Alteration::Write } else { Alteration::Empty })?;
         let writes = file.writes();
         file.content.truncate(size).await?;
         if size == 0 {
@@ -406,9 +437,9 @@ impl Edits {
         Ok(Arc::clone(edit.file.get_or_init(|| file)))
     }
 
-    /// A change of `file` begins; `writes`: of bytes.
-    pub(super) fn begin_change<'a>(&self, file: &'a DirtyFile, writes: bool) -> Result<super::dirty_files::Change<'a>> {
-        let change = file.begin_change(writes, || self.check_open());
+    /// A change of `file` begins.
+    pub(super) fn begin_change<'a>(&self, file: &'a DirtyFile, alters: Alteration) -> Result<super::dirty_files::Change<'a>> {
+        let change = file.begin_change(alters, || self.check_open());
         let change = change.map_err(|error| self.check_change(file.ino).err().unwrap_or(error))?;
         self.names.own.on_write(&file.key());
         Ok(change)
@@ -492,6 +523,11 @@ impl Edits {
             }
         }
         file.on_lost();
+        self.let_go(file).await;
+    }
+
+    /// `file` is lost, and its handles alone know it from now on.
+    pub(super) async fn let_go(&self, file: &Arc<DirtyFile>) {
         // Before an open may find the version from before.
         self.names.versions.lock().on_unproven(file.ino);
         {

@@ -98,13 +98,18 @@ impl Files {
 
     /// Opens the version that the name has now under the number `handle`.
     pub(super) async fn open_handle(&self, handle: HandleId, ino: Inode, direct: bool) -> Result<Opening> {
+        self.opening(ino, |meta, learnt| self.open_as(handle, ino, direct, meta, learnt)).await
+    }
+
+    /// What `open` makes of the version that the name has now; none: older bytes are still being read from this inode.
+    async fn opening(&self, ino: Inode, open: impl FnOnce(&ObjectMeta, Instant) -> Option<Opening>) -> Result<Opening> {
         let known = self.known_size(ino);
         let (meta, learnt) = self.names.fresh_object(ino).await?;
         if self.names.is_removed(ino) {
             // Looked at after the facts: they may be of the file that has the name now, and the kernel goes by the size of this one.
             return Err(Error::Retired);
         }
-        let Some(opening) = self.open_as(handle, ino, direct, &meta, learnt) else {
+        let Some(opening) = open(&meta, learnt) else {
             self.names.retire(ino);
             return Err(Error::Retired);
         };
@@ -114,6 +119,15 @@ impl Files {
             self.telling.tell(ino, false).await;
         }
         Ok(opening)
+    }
+
+    /// The version that the name has now, for a handle that only writes: it reads nothing of it, and others need not stay with it.
+    pub(super) async fn version_to_change(&self, ino: Inode) -> Result<ObjectMeta> {
+        let see = |meta: &ObjectMeta, learnt| match self.names.versions.lock().see(ino, meta, learnt) {
+            Seen::Current(opening) => Some(opening),
+            Seen::Retire => None,
+        };
+        self.opening(ino, see).await.map(|opening| opening.meta)
     }
 
     /// A number for a handle.

@@ -5,6 +5,7 @@ mod ahead;
 mod attr;
 mod changes;
 mod commit;
+mod conflict;
 mod dir_page;
 mod directory;
 mod dirty_files;

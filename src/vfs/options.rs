@@ -8,6 +8,8 @@ use std::time::Duration;
 pub enum Conflict {
     /// It fails with ESTALE, and the bucket keeps what is there.
     Fail,
+    /// As `Fail`; what was written is stored beside it, as `NAME.conflict-HOST-TIME`.
+    Save,
     /// It replaces what is there.
     Overwrite,
 }
@@ -29,7 +31,7 @@ pub struct Options {
     pub posix_attributes: bool,
     /// Most objects that are renamed with a directory.
     pub rename_limit: usize,
-    /// What becomes of changes to a file that somebody else has replaced meanwhile.
+    /// What becomes of changes to a file that somebody else has replaced meanwhile; what was only appended is appended to the new version first.
     pub conflict: Conflict,
     pub uid: u32,
     pub gid: u32,
@@ -51,7 +53,7 @@ impl Default for Options {
             readdir_optimize: true,
             posix_attributes: false,
             rename_limit: 100_000,
-            conflict: Conflict::Overwrite,
+            conflict: Conflict::Fail,
             uid: 0,
             gid: 0,
             file_mode: 0o644,

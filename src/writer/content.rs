@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedRwLockWriteGuard, RwLock, Semaphore};
+use tokio::sync::{Notify, OwnedMutexGuard, OwnedRwLockWriteGuard, RwLock, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use super::fate::Fate;
 use super::landing::Landing;
 use super::pace::Pace;
-use super::staging::{Base, Left, Staged};
+use super::staging::{Base, Left, Staged, blocking};
 use super::stream::{Data, Step, Stream};
 use super::{Interrupted, Shared, WriteError};
 use crate::store::{Condition, ETag, Headers, Key, ObjectMeta};
@@ -45,10 +45,27 @@ pub struct Frozen {
     gate: OwnedRwLockWriteGuard<()>,
 }
 
+/// The end of some content, where nobody else appends while this lives.
+#[must_use]
+#[derive(Debug)]
+pub struct End {
+    offset: u64,
+    _appending: OwnedMutexGuard<()>,
+}
+
+impl End {
+    /// Where the content ends.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+}
+
 /// What tasks hold on to.
 pub(super) struct Inner {
     pub shared: Arc<Shared>,
     pub gate: Arc<RwLock<()>>,
+    /// Held from the look at where the content ends until what is appended is there. Taken before the gate.
+    pub appending: Arc<tokio::sync::Mutex<()>>,
     /// The order of changes to the staged file; only held on threads that may block.
     pub io: parking_lot::RwLock<()>,
     pub state: Mutex<State>,
@@ -117,6 +134,7 @@ impl Content {
         let inner = Inner {
             shared: Arc::clone(shared),
             gate: Arc::default(),
+            appending: Arc::default(),
             io: parking_lot::RwLock::new(()),
             state: Mutex::new(state),
             changed: Notify::new(),
@@ -158,6 +176,34 @@ impl Content {
     /// The size as written so far.
     pub fn size(&self) -> u64 {
         self.inner.state.lock().size
+    }
+
+    /// The end of what was written so far, for who appends.
+    pub async fn end(&self) -> End {
+        let appending = Arc::clone(&self.inner.appending).lock_owned().await;
+        End { offset: self.size(), _appending: appending }
+    }
+
+    /// [`end`](Self::end) where that need not be waited for.
+    pub fn try_end(&self) -> Option<End> {
+        let appending = Arc::clone(&self.inner.appending).try_lock_owned().ok()?;
+        Some(End { offset: self.size(), _appending: appending })
+    }
+
+    /// Has the bytes from `from` on follow those of `base`, another version of the object, in place of those before `from`. The next commit replaces
+    /// that version. False: not all of these bytes are here, and nothing has changed.
+    ///
+    /// # Errors
+    /// See [`WriteError`]. It is whole then, behind the one version or the other.
+    pub async fn append_to(&self, from: u64, base: ObjectMeta, headers: Headers) -> Result<bool, WriteError> {
+        // No append looks for the end between here and there.
+        let appending = Arc::clone(&self.inner.appending).lock_owned().await;
+        self.inner
+            .alone(move |inner| async move {
+                let _appending = appending;
+                inner.append_to(from, base, headers).await
+            })
+            .await
     }
 
     /// Whether a commit has something to send, to tell or to refuse: also when it was created and never committed.
@@ -317,6 +363,21 @@ impl Content {
     /// here, or returns the same error.
     pub async fn commit(&self, condition: Condition) -> Result<Option<ObjectMeta>, WriteError> {
         self.inner.alone(move |inner| async move { inner.commit(condition).await }).await
+    }
+
+    /// Puts all of it into the store under `key`, where nothing may be, and takes no bytes of the object that is edited for it unless it has to: that may
+    /// have been replaced. From then on it is the content of `key`.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub async fn save_as(&self, key: Key) -> Result<Option<ObjectMeta>, WriteError> {
+        let save = async move |inner: Arc<Inner>| {
+            let apart = Arc::clone(&inner);
+            blocking::<_, std::io::Error>(move || apart.part_from_object()).await?;
+            inner.rename(key, None).await?;
+            inner.commit(Condition::Absent).await
+        };
+        self.inner.alone(save).await
     }
 
     /// Until the first save of this content has succeeded, each save under its key fails with [`ErrorKind::Replaced`] if there is an object: also
@@ -513,7 +574,7 @@ impl Inner {
         matches!(self.state.lock().kind, Kind::Staged(_))
     }
 
-    fn end_of(&self, offset: u64, len: u64) -> Result<u64, WriteError> {
+    pub fn end_of(&self, offset: u64, len: u64) -> Result<u64, WriteError> {
         offset.checked_add(len).filter(|&end| end <= self.shared.options.limits.largest_object).ok_or(WriteError::TooLarge)
     }
 

@@ -33,6 +33,15 @@ pub enum WriteError {
 }
 
 impl WriteError {
+    /// Whether the object has become another one than that which was to be replaced.
+    pub fn is_conflict(&self) -> bool {
+        match self {
+            Self::Stale(_) => true,
+            Self::Store(error) => error.kind == ErrorKind::Replaced,
+            _ => false,
+        }
+    }
+
     /// Whether the same bytes may be taken in another upload, which is begun without a checksum.
     pub(super) fn refuses_checksum(&self) -> bool {
         matches!(self, Self::Store(error) if error.kind == ErrorKind::ChecksumRefused)

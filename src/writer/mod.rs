@@ -40,7 +40,7 @@ use crate::spill::Guard;
 use crate::store::{Headers, Key, ObjectMeta, ObjectStore};
 use crate::units::ByteSize;
 
-pub use content::{Allocate, Content, Frozen};
+pub use content::{Allocate, Content, End, Frozen};
 pub use error::WriteError;
 pub use interrupted::Interrupted;
 pub use landing::Landing;
@@ -128,6 +128,11 @@ impl Writer {
             copies_refused: AtomicBool::new(false),
             options,
         }))
+    }
+
+    /// Where what happens to files that are written is counted.
+    pub fn metrics(&self) -> &Metrics {
+        &self.0.metrics
     }
 
     /// Content that begins empty. It streams as long as it is written front to back.

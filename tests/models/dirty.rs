@@ -19,7 +19,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::thread::{self, yield_now};
 use shuttle::{Config, Runner};
 
-use crate::dirty_files::{Beginning, DirtyFile, DirtyFiles, Fate, Occupied};
+use crate::dirty_files::{Alteration, Beginning, DirtyFile, DirtyFiles, Fate, Occupied};
 use crate::mount::pause;
 use crate::record::{EditRow, Record};
 use crate::store::{Key, ObjectMeta};
@@ -370,7 +370,7 @@ impl World {
 
     fn write(&self, handle: &Handle) -> Result<()> {
         let file = self.file_of(handle)?;
-        let change = file.begin_change(true, || Ok(()))?;
+        let change = file.begin_change(Alteration::Write, || Ok(()))?;
         let mut change = Some(change);
         if self.has(Fault::EndsChangeEarly) {
             change = None;

@@ -73,7 +73,7 @@ impl Table {
         let servers = rows.next().expect("it has a head").split_off(1);
         let (mut things, mut all) = (Vec::new(), Vec::new());
         for mut row in rows.skip(1) {
-            all.push(row.split_off(1).iter().map(|cell| cell == "yes").collect());
+            all.push(row.split_off(1).iter().map(|cell| cell.starts_with("yes")).collect());
             things.append(&mut row);
         }
         Self { servers, things, cells: all }

@@ -78,6 +78,7 @@ pub struct Place {
     _server: Option<ThirdParty>,
     _data: Option<TempDir>,
     runtime: Runtime,
+    kind: Kind,
 }
 
 impl Place {
@@ -108,7 +109,12 @@ impl Place {
         let source = format!("{scheme}://{BUCKET}");
         let mount = mounted(&source, &endpoint, &environment, &[]);
         let files = server.as_ref().filter(|_| kind == Kind::Versitygw).map(|server| server.data().join(BUCKET));
-        Ok(Self { mount, other, source, endpoint, environment, files, _server: server, _data: data, runtime })
+        Ok(Self { mount, other, source, endpoint, environment, files, _server: server, _data: data, runtime, kind })
+    }
+
+    /// Whether nobody can write between the look at what is there and the write that replaces it.
+    pub fn compares_and_writes(&self) -> bool {
+        matches!(self.kind, Kind::Moto | Kind::Versitygw | Kind::Minio)
     }
 
     /// A path in the mount.

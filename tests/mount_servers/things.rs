@@ -45,7 +45,9 @@ pub const ALL: &[(&str, Test)] = &[
     ("keep mode and time (--posix-attributes)", attributes),
     ("see what another client made", made_by_another),
     ("see what another client replaced", replaced_by_another),
-    ("replace nothing that another client wrote meanwhile (--conflict fail)", conflict),
+    ("replace nothing that another client wrote meanwhile", conflict),
+    ("store beside it what is not stored for that (--conflict save)", conflict_saved),
+    ("append from two mounts and keep every line", appends_of_two),
     ("see what another client removed", removed_by_another),
     ("an object and others below its name", object_above_others),
     ("git: commit, clone, fsck", git),
@@ -324,7 +326,7 @@ fn replaced_by_another(place: &Place) {
 }
 
 fn conflict(place: &Place) {
-    let mount = place.mount_again(&["--conflict=fail"]);
+    let mount = place.mount_again(&[]);
     // In one request, and in parts.
     for size in [10, 12 << 20] {
         for is_new in [true, false] {
@@ -347,6 +349,53 @@ fn conflict(place: &Place) {
             wait_until("it has both", || fs::read(place.at(&name)).is_ok_and(|content| content == b"theirs and ours"));
         }
     }
+}
+
+fn conflict_saved(place: &Place) {
+    let mount = place.mount_again(&["--conflict=save"]);
+    for size in [10, 12 << 20] {
+        let name = format!("saved-{size}");
+        given(place, &name, b"before");
+        let mut file = File::create(mount.join(&name)).expect("it can be made");
+        let ours = pattern(size, 1);
+        file.write_all(&ours).expect("it can be written");
+        place.put(&name, b"theirs");
+        assert_eq!(file.sync_all().expect_err("another client has written there").raw_os_error(), Some(libc::ESTALE));
+        stored(place, &name, b"theirs");
+        let start = format!("{name}.conflict-");
+        let beside = names(mount.path()).into_iter().find(|name| name.starts_with(&start)).expect("it is listed");
+        stored(place, &beside, &ours);
+    }
+}
+
+/// Appends at the same time, where the server compares and writes in one step; else in turns, each to a file that both have open.
+fn appends_of_two(place: &Place) {
+    const LINES: usize = 20;
+    let mounts = [place.mount_again(&[]), place.mount_again(&[])];
+    let append = |mount: usize| File::options().append(true).create(true).open(mounts[mount].join("log")).expect("it can be opened");
+    let write = |mut file: File, line: String| {
+        file.write_all(line.as_bytes()).expect("it can be written");
+        file.sync_all().expect("it is appended to what is there");
+    };
+    if place.compares_and_writes() {
+        std::thread::scope(|threads| {
+            for writer in 0..10 {
+                threads.spawn(move || (0..LINES).for_each(|line| write(append(writer % 2), format!("{writer} {line}\n"))));
+            }
+        });
+    } else {
+        for line in 0..LINES {
+            let files = [append(0), append(1)];
+            files.into_iter().enumerate().for_each(|(writer, file)| write(file, format!("{writer} {line}\n")));
+        }
+    }
+    let writers = if place.compares_and_writes() { 10 } else { 2 };
+    let mut expected: Vec<_> = (0..writers).flat_map(|writer| (0..LINES).map(move |line| format!("{writer} {line}"))).collect();
+    let content = String::from_utf8(place.get("log").expect("it is there")).expect("it is text");
+    let mut found: Vec<_> = content.lines().map(str::to_owned).collect();
+    expected.sort();
+    found.sort();
+    assert_eq!(found, expected);
 }
 
 fn removed_by_another(place: &Place) {

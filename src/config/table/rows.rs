@@ -423,9 +423,9 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "conflict",
-        kind: Kind::Choice(&["overwrite", "fail"]),
-        default: Some("overwrite"),
-        help: "What a close does when somebody else has written the file since it was opened: overwrite replaces it, fail leaves it and says ESTALE",
+        kind: Kind::Choice(&["fail", "save", "overwrite"]),
+        default: Some("fail"),
+        help: "What a close does when another client has written the file since it was opened: fail leaves what is there and says ESTALE; save does so too, and stores what was written as NAME.conflict-HOST-TIME; overwrite replaces what is there. What was only appended is appended to what is there now, except with overwrite",
         ..WRITE
     },
     Spec {

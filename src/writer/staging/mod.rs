@@ -3,6 +3,7 @@
 //! that may block; the layout alone is read under its short lock.
 
 mod access;
+mod append;
 mod changes;
 mod fetch;
 mod file;

@@ -1,0 +1,168 @@
+//! What a commit does when another client has written the object since it became what the change is based on: what was only appended is appended
+//! to the version that is there now; anything else is refused, and stored beside it where that was asked for. Invariant: what another client has
+//! written stays, and a handle whose bytes are not under its name says so on every later call.
+
+use std::sync::Arc;
+
+use super::commit::DISK;
+use super::dirty_files::DirtyFile;
+use super::drain::Lost;
+use super::edits::Edits;
+use super::listing::FileFacts;
+use super::options::Conflict;
+use super::{Error, Result};
+use crate::store::{ErrorKind, Key, ObjectMeta};
+use crate::writer::{Left, WriteError};
+
+/// How often what was appended is appended to another version before its writer is told. Each round that fails is one in which another client has
+/// stored something, so that all together always come forward: only the unluckiest of many reach this.
+const APPEND_ROUNDS: usize = 64;
+
+/// The longest name of a file.
+const NAME_MAX: usize = 255;
+
+/// How many names are tried for what is stored beside the object.
+const NAMES_TRIED: usize = 10;
+
+impl Edits {
+    /// The commit of `file`, for a caller that has its turn, failed with `error`, which is a conflict.
+    ///
+    /// # Errors
+    /// `error`, as ESTALE or EEXIST: what was written is not stored under its name.
+    pub(super) async fn on_conflict(&self, file: &Arc<DirtyFile>, error: WriteError) -> Result<()> {
+        let key = file.key();
+        let error = match self.append_again(file, error).await {
+            Ok(()) => return Ok(()),
+            Err(error) if error.is_conflict() => error,
+            Err(error) => return Err(error.into()),
+        };
+        if self.is_left() {
+            return Err(error.into());
+        }
+        self.writer.metrics().write_conflicts.add(1);
+        let found = self.store.head(&key).await;
+        let saved = if self.names.options.conflict == Conflict::Save { self.save_beside(file, &key).await } else { None };
+        let name = |meta: Option<&ObjectMeta>| meta.map_or_else(|| "nothing".to_owned(), |meta| meta.etag.to_string());
+        let there = match &found {
+            Ok(meta) => name(Some(meta)),
+            Err(error) if error.kind == ErrorKind::NotFound => name(None),
+            Err(error) => error.to_string(),
+        };
+        let based_on = name(file.committed().filter(|committed| committed.key == key).as_ref());
+        let result = if file.is_exclusive() { Error::Exists } else { Error::from(error) };
+        self.lose_to_another(file, result.clone(), saved.is_some()).await;
+        let saved = saved.map(|saved| saved.to_string());
+        tracing::error!(%key, based_on, found = there, saved, "not stored: the object is not what it was when it was opened");
+        // What is there now is not what is believed.
+        self.names.on_unknown(&key);
+        Err(result)
+    }
+
+    /// Appends what was appended to the version that is there now.
+    ///
+    /// # Errors
+    /// `error`, where other changes were made, the bytes are not here any more, or others were faster each time; else why it failed this time.
+    async fn append_again(&self, file: &Arc<DirtyFile>, mut error: WriteError) -> Result<(), WriteError> {
+        for _ in 0..APPEND_ROUNDS {
+            let Some(from) = file.appended_from().filter(|_| error.is_conflict()) else { break };
+            let details = match self.store.details(&file.key()).await {
+                Ok(details) if details.symlink.is_none() => details,
+                // Who removes a file takes what is appended to it along.
+                Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
+                Ok(_) | Err(_) => break,
+            };
+            // Who has read what was there before goes by that.
+            if file.was_read() || self.names.versions.being_read(file.ino).is_some() {
+                break;
+            }
+            if !file.content.append_to(from, details.meta.clone(), details.headers).await? {
+                break;
+            }
+            self.writer.metrics().appended_again.add(1);
+            file.on_appended_to(&details.meta);
+            // The kernel may have pages of what was there before.
+            self.files.on_given_up(file.ino).await;
+            error = match self.commit_once(file).await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            };
+        }
+        Err(error)
+    }
+
+    /// Stores the content of `file`, which is a change of `key`, under a name beside it.
+    async fn save_beside(&self, file: &DirtyFile, key: &Key) -> Option<Key> {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let now = jiff::Timestamp::now();
+        for number in 1..=NAMES_TRIED {
+            let beside = name_beside(key, &host, now, number)?;
+            match file.content.save_as(beside.clone()).await {
+                Ok(Some(meta)) => {
+                    self.names.on_file(&beside, FileFacts::from(&meta));
+                    self.names.on_entry_changed(&beside);
+                    return Some(beside);
+                }
+                Ok(None) => return None,
+                Err(WriteError::Store(error)) if error.kind == ErrorKind::Replaced && error.key == beside => {}
+                Err(error) => {
+                    let cause = std::error::Error::source(&error).map(ToString::to_string);
+                    tracing::error!(%key, %error, cause, "what was written could not be stored beside the object either");
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// Another client has the name. What is staged stays on the disk, where that outlives the mount, unless it `is_saved`.
+    async fn lose_to_another(&self, file: &Arc<DirtyFile>, error: Error, is_saved: bool) {
+        if !is_saved {
+            let lost = Lost::of(file, false, DISK).await;
+            if let Left::Kept(path) = &lost.left {
+                tracing::warn!(key = %lost.key, kept = %path.display(), "the bytes of a file that is not in the bucket are kept");
+            }
+            if self.is_ending() {
+                self.lost.lock().push(lost);
+            }
+        }
+        file.on_lost_by(error);
+        self.let_go(file).await;
+    }
+}
+
+/// `NAME.conflict-HOST-TIME` beside `key`. None: there can be no such name.
+fn name_beside(key: &Key, host: &str, now: jiff::Timestamp, number: usize) -> Option<Key> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    // The name of the machine, without its domain.
+    let host: String = host.split('.').next()?.chars().map(|c| if is_plain(c) { c } else { '-' }).take(63).collect();
+    let number = if number > 1 { format!("-{number}") } else { String::new() };
+    let suffix = format!(".conflict-{host}-{}{number}", now.strftime("%Y%m%dT%H%M%SZ"));
+    let bytes = key.as_bytes();
+    let name = bytes.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+    let mut end = bytes.len().min(name + NAME_MAX.checked_sub(suffix.len())?);
+    if end < bytes.len() {
+        // No half of a character.
+        while end > name && bytes[end] & 0xc0 == 0x80 {
+            end -= 1;
+        }
+    }
+    Some(Key::from([&bytes[..end], suffix.as_bytes()].concat()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn name_beside_tells_host_and_time_and_fits() {
+        let now = jiff::Timestamp::UNIX_EPOCH + Duration::from_secs(86_400 + 3_661);
+        let beside = |key: &str, number| name_beside(&Key::from(key), "node-1.example/x", now, number).expect("there is one").to_string();
+        assert_eq!(beside("a/b.txt", 1), "a/b.txt.conflict-node-1-19700102T010101Z");
+        assert_eq!(beside("b", 2), "b.conflict-node-1-19700102T010101Z-2");
+        let long = beside(&format!("d/{}", "ä".repeat(127)), 1);
+        let name = long.strip_prefix("d/").expect("it is in the same directory");
+        assert!(name.len() <= 255 && name.starts_with("ää") && name.ends_with("ä.conflict-node-1-19700102T010101Z"), "{name}");
+    }
+}
