@@ -1,5 +1,6 @@
 //! Owner, mode and times as s3fs and ossfs keep them in the metadata of an object: decimal numbers under `uid`, `gid`, `mode` (with the type of
-//! the file), `mtime` and `atime` (seconds, with a fraction). Pure. Invariant: what is written here is read back the same.
+//! the file), `mtime` and `atime` (seconds, with a fraction). What other programs write is read, too. Pure. Invariant: what is written here is read
+//! back the same.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,16 +62,34 @@ pub(super) fn facts(details: &Details, with_attributes: bool) -> FileFacts {
     FileFacts { extra: (extra != Extra::default()).then(|| Arc::new(extra)), ..FileFacts::from(&details.meta) }
 }
 
-/// The attributes in `metadata`. What cannot be read is as if it were not there.
+/// The attributes in `metadata`. What cannot be read is as if it were not there. Of several spellings that of s3fs and ossfs counts, which is the one
+/// that is written here.
 pub(super) fn read(metadata: &BTreeMap<String, String>) -> Posix {
-    let number = |name: &str| metadata.get(name).and_then(|text| text.trim().parse::<u32>().ok());
+    let s3cmd = metadata.get("s3cmd-attrs").map_or("", String::as_str);
+    let in_s3cmd = |name: &str| s3cmd.split('/').find_map(|pair| pair.strip_prefix(name)?.strip_prefix(':'));
+    // Storage Gateway, FSx and DataSync of Amazon write `file-...`.
+    let text = |name: &str, of_amazon: &str| {
+        metadata.get(name).or_else(|| metadata.get(of_amazon)).map(|text| text.trim()).or_else(|| in_s3cmd(name))
+    };
+    let number = |name: &str, of_amazon: &str| text(name, of_amazon)?.parse::<u32>().ok();
     Posix {
-        mode: number("mode").map(|mode| u16::try_from(mode & PERMISSIONS).expect("twelve bits")),
-        uid: number("uid"),
-        gid: number("gid"),
-        modified: metadata.get("mtime").and_then(|text| time(text)),
-        accessed: metadata.get("atime").and_then(|text| time(text)),
+        mode: text("mode", "file-permissions").and_then(mode),
+        uid: number("uid", "file-owner"),
+        gid: number("gid", "file-group"),
+        modified: text("mtime", "file-mtime").and_then(time),
+        accessed: text("atime", "file-atime").and_then(time),
     }
+}
+
+/// A mode with the type of the file, decimal (s3fs, ossfs, GeeseFS, s3cmd), or octal (rclone, and Amazon, which begins it with a zero).
+fn mode(text: &str) -> Option<u16> {
+    const DECIMAL: [u32; 2] = [libc::S_IFREG, libc::S_IFDIR];
+    const OCTAL: [u32; 4] = [libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK, 0];
+    let kind = |mode: &u32| mode & !PERMISSIONS;
+    // No octal spelling reads like these: decimal, a file is 32768 to 36863, a directory 16384 to 20479.
+    let decimal = text.parse().ok().filter(|mode| DECIMAL.contains(&kind(mode)) && !text.starts_with('0'));
+    let mode = decimal.or_else(|| u32::from_str_radix(text, 8).ok().filter(|mode| OCTAL.contains(&kind(mode))))?;
+    Some(u16::try_from(mode & PERMISSIONS).expect("twelve bits"))
 }
 
 fn time_text(time: SystemTime) -> String {
@@ -81,7 +100,14 @@ fn time_text(time: SystemTime) -> String {
     }
 }
 
+/// Seconds with a fraction (s3fs, ossfs, rclone), nanoseconds that say so (Amazon), or RFC 3339 (gcsfuse's spelling, which rclone takes over).
 fn time(text: &str) -> Option<SystemTime> {
+    if let Some(nanos) = text.strip_suffix("ns") {
+        return UNIX_EPOCH.checked_add(Duration::from_nanos(nanos.parse().ok()?));
+    }
+    if text.contains('T') {
+        return text.parse::<jiff::Timestamp>().ok().map(SystemTime::from);
+    }
     let (seconds, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
     let digits: String = fraction.chars().take(9).collect();
     let nanos = if digits.is_empty() { 0 } else { format!("{digits:0<9}").parse().ok()? };
@@ -129,10 +155,33 @@ mod tests {
     #[test]
     fn other_programs_spellings_are_read_and_nonsense_is_not() {
         let metadata = |pairs: &[(&str, &str)]| pairs.iter().map(|&(n, v)| (n.to_owned(), v.to_owned())).collect::<BTreeMap<_, _>>();
-        let read = read(&metadata(&[("mode", "33188"), ("mtime", "1600000000.5"), ("uid", "x")]));
-        assert_eq!((read.mode, read.uid), (Some(0o644), None));
-        assert_eq!(read.modified, Some(UNIX_EPOCH + Duration::from_millis(1_600_000_000_500)));
-        assert_eq!(time("99999999999999999999"), None);
-        assert_eq!(time("1.x"), None);
+        let read = |pairs: &[(&str, &str)]| read(&metadata(pairs));
+        let at = |millis| Some(UNIX_EPOCH + Duration::from_millis(millis));
+        // s3fs and ossfs.
+        let found = read(&[("mode", "33188"), ("mtime", "1600000000.5"), ("uid", "x")]);
+        assert_eq!((found.mode, found.uid, found.modified), (Some(0o644), None, at(1_600_000_000_500)));
+        // rclone with --metadata.
+        let found = read(&[("mode", "100755"), ("mtime", "2020-09-13T12:26:40.5Z"), ("atime", "1600000001.25"), ("gid", "7")]);
+        assert_eq!((found.mode, found.gid), (Some(0o755), Some(7)));
+        assert_eq!((found.modified, found.accessed), (at(1_600_000_000_500), at(1_600_000_001_250)));
+        // Storage Gateway and FSx.
+        let found =
+            read(&[("file-permissions", "0100640"), ("file-owner", "500"), ("file-group", "501"), ("file-mtime", "1600000000500000000ns")]);
+        assert_eq!((found.mode, found.uid, found.gid, found.modified), (Some(0o640), Some(500), Some(501), at(1_600_000_000_500)));
+        // s3cmd.
+        let found = read(&[("s3cmd-attrs", "atime:1600000001/gid:3/gname:sys/mode:33256/mtime:1600000000/uid:4/uname:a")]);
+        assert_eq!((found.mode, found.uid, found.gid, found.accessed), (Some(0o750), Some(4), Some(3), at(1_600_000_001_000)));
+        for (text, expected) in [
+            ("16877", Some(0o755)),
+            ("40755", Some(0o755)),
+            ("0755", Some(0o755)),
+            ("755", Some(0o755)),
+            ("120777", Some(0o777)),
+            ("41777", Some(0o1777)),
+        ] {
+            assert_eq!(mode(text), expected, "{text}");
+        }
+        assert!(["", "x", "-1", "999999", "8", "177777777"].iter().all(|text| mode(text).is_none()));
+        assert!(["99999999999999999999", "1.x", "ns", "T", ""].iter().all(|text| time(text).is_none()));
     }
 }
