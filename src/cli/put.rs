@@ -20,7 +20,7 @@ use super::remote::{Reach, Remote, ended, runtime};
 use super::tuning::Tuning;
 use crate::signals::{Ending, Signals};
 use crate::store::{Headers, Key, LEAST_PART};
-use crate::transfer::{self, Asked, Event, Given, Item, Moved, Origin, Plan, Putting, Storing, headers_of, put};
+use crate::transfer::{self, Asked, Event, Given, Item, Moved, Origin, Plan, Putting, Storing, put};
 use crate::units::ByteSize;
 
 /// Store files, or standard input, as objects, in parts side by side, or with --recursive everything below directories.
@@ -106,7 +106,7 @@ async fn store_one(args: &Args, file: &Path, asked: Asked, remote: Remote) -> Re
         Some(len) => (Instant::now(), Progress::start("storing", len, Unit::Bytes)),
         None => (Instant::now(), Progress::growing("storing", Unit::Bytes)),
     };
-    let (stop, putting) = putting(args, &remote, plan, headers_of(&item.key), len.is_some(), &progress);
+    let (stop, putting) = putting(args, &remote, plan, remote.content_types.headers(&item.key), len.is_some(), &progress);
     let done = until_stopped(&remote, &stop, put(&putting, &item.key, origin, file)).await;
     progress.clear();
     let put = done?;
@@ -184,7 +184,7 @@ async fn store_many(args: &Args, asked: Asked, remote: Remote) -> Result<(), Fai
     let progress = Progress::growing("storing", Unit::Bytes);
     let many = args.picking.many(asked, pick, &progress);
     let (stop, putting) = putting(args, &remote, plan, Headers::default(), true, &progress);
-    let storing = Arc::new(Storing { putting, many, stop: stop.clone() });
+    let storing = Arc::new(Storing { putting, many, content_types: remote.content_types.clone(), stop: stop.clone() });
     let mut report = Report::new(&args.picking, Way::Stored);
     let stored = until_stopped(&remote, &stop, Box::pin(storing.put(&given, |event: Event| report.add(event, &progress)))).await;
     progress.clear();

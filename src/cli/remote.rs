@@ -14,7 +14,7 @@ use super::flags::StoreFlags;
 use crate::config::Place;
 use crate::metrics::Metrics;
 use crate::mount;
-use crate::store::{self, Error, ErrorKind, Key, Location, ObjectMeta, ObjectStore};
+use crate::store::{self, ContentTypes, Error, ErrorKind, Key, Location, ObjectMeta, ObjectStore};
 use crate::transfer;
 
 /// How a bucket is reached.
@@ -44,6 +44,8 @@ pub struct Remote {
     pub shown: String,
     /// What is counted of the requests to it.
     pub metrics: Arc<Metrics>,
+    /// What type new objects say that they have.
+    pub content_types: ContentTypes,
     location: Location,
 }
 
@@ -54,11 +56,12 @@ pub async fn open_all(sources: &[OsString], reach: &Reach) -> Result<Vec<Remote>
         let (bucket, key) = split(source.as_bytes());
         let same = remotes.iter().zip(sources).find(|(_, other)| split(other.as_bytes()).0 == bucket);
         let remote = match same {
-            Some((Remote { store, metrics, location, .. }, _)) => Remote {
+            Some((Remote { store, metrics, content_types, location, .. }, _)) => Remote {
                 store: Arc::clone(store),
                 metrics: Arc::clone(metrics),
                 key: Key::from(key),
                 shown: source.to_string_lossy().into_owned(),
+                content_types: content_types.clone(),
                 location: location.clone(),
             },
             None => Remote::open(source, reach).await?,
@@ -111,7 +114,7 @@ impl Remote {
         let failed = |error| refused("ask", &location, &error);
         let metrics = Arc::new(Metrics::default());
         let store = store::open(&place.store, Arc::clone(&metrics)).await.map_err(failed)?;
-        Ok(Self { store, key: Key::from(key), shown, metrics, location })
+        Ok(Self { store, key: Key::from(key), shown, metrics, location, content_types: place.store.content_types.clone() })
     }
 
     /// Which bucket, and where.

@@ -5,7 +5,9 @@ use super::gather::{Origin, Values};
 use super::source::{self, Source};
 use super::value::Value;
 use super::{Error, Program};
-use crate::store::{self, CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, UploadChecksum, WebIdentity};
+use crate::store::{
+    self, ContentTypes, CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, UploadChecksum, WebIdentity,
+};
 
 impl Values {
     /// The bucket. What only the variables of the stores' own tools say of it is added to the values, with its origin.
@@ -72,6 +74,7 @@ impl Values {
                 Some("none") => UploadChecksum::None,
                 _ => UploadChecksum::Auto,
             },
+            content_types: self.content_types()?,
             retries: self.count("retries").and_then(|n| n.try_into().ok()).unwrap_or_default(),
             connect_timeout: self.time("connect-timeout"),
             request_timeout: self.time("request-timeout"),
@@ -84,6 +87,11 @@ impl Values {
             acl: self.text("acl"),
             requester_pays: self.flag("requester-pays"),
         })
+    }
+
+    fn content_types(&self) -> Result<ContentTypes, Error> {
+        let own = self.text("content-type").unwrap_or_default();
+        ContentTypes::new(self.flag("mime"), &own).map_err(|reason| self.refused("content-type", own.clone(), reason))
     }
 
     fn endpoint(&self, word: &str, source: &Source) -> Result<Option<String>, Error> {
@@ -200,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_used_is_told_with_its_origin() {
-        for (name, text) in [("sse", "rot13"), ("bind", "eth 0:1"), ("redirect-hosts", "http://x/y")] {
+        for (name, text) in [("sse", "rot13"), ("bind", "eth 0:1"), ("redirect-hosts", "http://x/y"), ("content-type", "parquet")] {
             let Err(Error::Value { word, text: told, origin, .. }) = store(&[], &[(name, text)]) else { panic!("{name}={text}") };
             assert_eq!((word.as_str(), told.as_str(), origin), (name, text, Origin::Flag(name.into())));
         }

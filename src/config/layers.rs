@@ -100,6 +100,7 @@ impl Values {
             file_mode: self.mode("file-mode"),
             dir_mode: self.mode("dir-mode"),
             umask: self.mode("umask"),
+            ..vfs::Options::default()
         }
     }
 

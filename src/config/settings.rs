@@ -93,12 +93,14 @@ impl Settings {
             let part = if read_only { 0 } else { writer.part_size.as_u64() };
             budget.memory_limit = share.map(|share| share.max(ByteSize::bytes(2 * part.max(reader.chunk_size.as_u64()))));
         }
+        let store = values.store(&source)?;
+        let vfs = vfs::Options { content_types: store.content_types.clone(), ..values.vfs(&source) };
         let settings = Self {
-            store: values.store(&source)?,
+            store,
             reader,
             budget,
             has_memory_share,
-            vfs: values.vfs(&source),
+            vfs,
             fuse: values.fuse(),
             admin: values.admin(environment)?,
             writer,

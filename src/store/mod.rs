@@ -7,6 +7,7 @@ mod body;
 mod checksum;
 mod clients;
 mod connecting;
+mod content_types;
 mod copying;
 mod credentials;
 mod endpoint;
@@ -49,6 +50,7 @@ use futures::{FutureExt, StreamExt, stream};
 
 pub use body::Body;
 pub use checksum::{Crc64, Polynomial, Summing};
+pub use content_types::ContentTypes;
 pub use copying::copy_object;
 pub use credentials::KeyField;
 pub use error::{Error, ErrorKind, Op, Result};

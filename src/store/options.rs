@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::content_types::ContentTypes;
 use super::leave::Exit;
 
 /// Which protocol the endpoint speaks.
@@ -150,6 +151,8 @@ pub struct Options {
     pub verify_reads: bool,
     /// What protects what is written.
     pub upload_checksum: UploadChecksum,
+    /// What type new objects say that they have.
+    pub content_types: ContentTypes,
     /// How often a failed request is sent again.
     pub retries: usize,
     /// Longest wait for a connection.
@@ -181,6 +184,7 @@ impl Default for Options {
             hedge: true,
             verify_reads: true,
             upload_checksum: UploadChecksum::Auto,
+            content_types: ContentTypes::default(),
             retries: 10,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),

@@ -38,7 +38,7 @@ pub use put::{Put, Putting, put};
 pub use remove::{At, remove};
 pub use source::Origin;
 pub use span::{Last, Span, SpanError};
-pub use storing::{Given, Storing, headers_of};
+pub use storing::{Given, Storing};
 pub use stream::{Streaming, check, stream};
 pub use tree::{Root, Tree, is_there};
 pub use walk::{Listing, directory_of};

@@ -17,7 +17,7 @@ use super::plan::Plan;
 use super::put::{Putting, put};
 use super::source::Origin;
 use super::{Error, Result};
-use crate::store::{Condition, DIRECTORY_TYPE, ErrorKind, Headers, Key, PutRequest};
+use crate::store::{Condition, ContentTypes, DIRECTORY_TYPE, ErrorKind, Headers, Key, PutRequest};
 
 /// Files on their way.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub struct Storing {
     /// How each file is stored; plan and headers are those of the file.
     pub putting: Putting,
     pub many: Many,
+    /// What type the objects say that they have.
+    pub content_types: ContentTypes,
     /// What `putting` listens to.
     pub stop: watch::Sender<bool>,
 }
@@ -47,12 +49,6 @@ enum Step {
 
 /// Entries that are looked at before some of them are begun.
 const PAGE: usize = 1000;
-
-/// What an object of that name holds, as its ending says.
-pub fn headers_of(key: &Key) -> Headers {
-    let content_type = key.to_str().and_then(|name| mime_guess::from_path(name).first_raw()).map(str::to_owned);
-    Headers { content_type, ..Headers::default() }
-}
 
 impl Storing {
     /// Stores all of it and tells what came of each.
@@ -147,7 +143,7 @@ impl Storing {
         let (len, file) = block_in_place(open).map_err(Error::local("read", &item.path))?;
         // That the plan fits was found out for a stream.
         let plan = Plan::upload(&self.many.asked, Some(len)).unwrap_or(self.putting.plan);
-        let (headers, on_bytes) = (headers_of(&item.key), (self.many.on_file)(&item.path, len));
+        let (headers, on_bytes) = (self.content_types.headers(&item.key), (self.many.on_file)(&item.path, len));
         let putting = Putting { plan, headers, on_bytes, ..self.putting.clone() };
         let put = put(&putting, &item.key, Origin::File(Arc::new(file)), &item.path).await?;
         let (bytes, resumed_bytes, parts) = (put.bytes, put.resumed_bytes, put.parts);

@@ -259,9 +259,7 @@ impl Edits {
 
     /// What goes with the content of a new object of that name.
     pub(super) fn headers_for(&self, path: &Key) -> Headers {
-        let name = path.to_str().unwrap_or_default();
-        let content_type = mime_guess::from_path(name).first_raw().map(str::to_owned);
-        Headers { content_type, ..Headers::default() }
+        self.names.options.content_types.headers(path)
     }
 }
 

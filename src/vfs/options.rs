@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::store::ContentTypes;
+
 /// What a close does when the name stands for another version than the one that was opened: somebody has written there through another mount, or
 /// through the store's API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub struct Options {
     pub dir_mode: u16,
     /// Bits taken away from both.
     pub umask: u16,
+    /// What type new objects say that they have.
+    pub content_types: ContentTypes,
 }
 
 impl Default for Options {
@@ -59,6 +63,7 @@ impl Default for Options {
             file_mode: 0o644,
             dir_mode: 0o755,
             umask: 0,
+            content_types: ContentTypes::default(),
         }
     }
 }

@@ -77,6 +77,13 @@ fn small() {
     assert_eq!(server.object("small.json").expect("it is there when close has returned"), "{}");
     assert_eq!((server.count(Kind::Put), server.count(Kind::CreateUpload)), (1, 0));
     assert_eq!(server.content_type("small.json").as_deref(), Some("application/json"));
+    // What was said of an ending counts, and without a guess the store has its own default.
+    let typed = Daemon::new(&server).flag("--mime=false").flag("--content-type=parquet=application/x-ours").start();
+    for (name, expected) in [("a.json", None), ("a.parquet", Some("application/x-ours"))] {
+        fs::write(typed.join(name), b"{}").expect("it is written");
+        assert_eq!(server.content_type(name).as_deref(), expected, "{name}");
+    }
+    drop(typed);
     // Seen at once, without asking: this mount has written it.
     server.reset_log();
     assert_eq!(fs::metadata(mount.join("small.json")).expect("it is there").len(), 2);

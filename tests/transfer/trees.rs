@@ -104,6 +104,11 @@ fn put_recursive_stores_a_tree_that_get_brings_back() {
     let marker = server.stored("t/hollow/empty/").unwrap();
     assert_eq!((marker.0.len(), marker.1.content_type.as_deref()), (0, Some("application/x-directory")));
     assert!(server.stored("t/hollow/").is_none() && server.uploads() == 0);
+    put(&server, &tree, "typed", &["--json", "--mime=false", "--content-type=big=application/x-model,.sub/=x/y"])
+        .fails(2, &[".sub/=x/y", "EXT=TYPE"]);
+    put(&server, &tree, "typed", &["--json", "--mime=false", "--content-type=JSON=application/x-ours"]).succeeds();
+    let kind = |name: &str| server.stored(&format!("typed/{name}")).unwrap().1.content_type;
+    assert_eq!((kind("one.json").as_deref(), kind("big")), (Some("application/x-ours"), None));
     server.reset_log();
     let back = dir.path().join("back");
     let said = get(&server, "t", &back, &["--recursive", "--json"]).succeeds();

@@ -165,7 +165,7 @@ pub(super) const OSSFS2: [(&str, Words); 6] = [
 
 /// What mount-s3 --help lists and has no counterpart here.
 pub(super) const MOUNTPOINT: [(&str, Words); 4] = [
-    (WRITES, &["incremental_upload", "upload_checksums", "infer_content_type"]),
+    (WRITES, &["incremental_upload", "upload_checksums"]),
     ("files can be removed and replaced anyway, unless it is mounted read-only", &["allow_delete", "allow_overwrite"]),
     (
         TUNING,

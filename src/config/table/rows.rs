@@ -385,6 +385,20 @@ pub static OPTIONS: &[Spec] = &[
         help: "What protects uploads to S3: auto (crc64nvme as long as the store takes and repeats it, else md5), crc64nvme, crc32c, md5, none",
         ..REQUESTS
     },
+    Spec {
+        name: "mime",
+        kind: Kind::Flag,
+        default: Some("true"),
+        aliases: &[same("infer_content_type")],
+        help: "New objects have the type that their names end in, such as text/html for .html; without it the store's default",
+        ..REQUESTS
+    },
+    Spec {
+        name: "content-type",
+        kind: Kind::Text,
+        help: "Types of new objects by the ends of their names, EXT=TYPE, several separated by commas: parquet=application/vnd.apache.parquet",
+        ..REQUESTS
+    },
     Spec { name: "connect-timeout", kind: time(100, 600), default: Some("5s"), help: "Longest wait for a connection", ..REQUESTS },
     Spec {
         name: "request-timeout",
