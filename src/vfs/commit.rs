@@ -70,7 +70,7 @@ impl Edits {
     /// One attempt.
     pub(super) async fn commit_once(&self, file: &DirtyFile) -> Result<(), WriteError> {
         let key = file.key();
-        if self.names.options.posix_attributes {
+        if self.names.options.posix_attributes && file.content.is_dirty() {
             let own = Self::with_time(file, self.names.own.get(key.as_bytes(), None));
             // What is there, or was, has more than attributes.
             let before = if file.is_new() { self.headers_for(&key) } else { file.content.headers() };

@@ -15,8 +15,9 @@ use crate::store::{ErrorKind, Key, ObjectMeta};
 use crate::writer::{Left, WriteError};
 
 /// How often what was appended is appended to another version before its writer is told. Each round that fails is one in which another client has
-/// stored something, so that all together always come forward: only the unluckiest of many reach this.
-const APPEND_ROUNDS: usize = 64;
+/// stored something, so that all together always come forward. 64 were too few beside five busy writers of another mount, over a store that answers
+/// in a millisecond.
+const APPEND_ROUNDS: usize = 1000;
 
 /// The longest name of a file.
 const NAME_MAX: usize = 255;

@@ -60,7 +60,8 @@ impl Inner {
                 fetching: RangeSet::new(),
             };
             let old = std::mem::replace(&mut state.kind, Kind::Staged(staged));
-            (state.size, state.unsaved, state.headers) = (end, true, headers);
+            // Where nothing was appended, that version is all there is: a store that has no conditional copies could lose what comes after it.
+            (state.size, state.unsaved, state.headers) = (end, end > base.size, headers);
             state.known.push(base.etag.clone());
             state.replaces = Some(Condition::Is(base.etag.clone()));
             state.object = Some(base);
