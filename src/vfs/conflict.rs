@@ -12,12 +12,15 @@ use super::listing::FileFacts;
 use super::options::Conflict;
 use super::{Error, Result};
 use crate::store::{ErrorKind, Key, ObjectMeta};
-use crate::writer::{Left, WriteError};
+use crate::writer::{Content, Left, WriteError};
 
 /// How often what was appended is appended to another version before its writer is told. Each round that fails is one in which another client has
 /// stored something, so that all together always come forward. 64 were too few beside five busy writers of another mount, over a store that answers
 /// in a millisecond.
 const APPEND_ROUNDS: usize = 1000;
+
+/// The largest object of which all is fetched when a change of it begins that is to be saved also when another client replaces the object meanwhile.
+const SAVED_WHOLE: u64 = 8 << 20;
 
 /// The longest name of a file.
 const NAME_MAX: usize = 255;
@@ -83,12 +86,24 @@ impl Edits {
             file.on_appended_to(&details.meta);
             // The kernel may have pages of what was there before.
             self.files.on_given_up(file.ino).await;
-            error = match self.commit_once(file).await {
+            let committed = match self.bring_whole(&file.content, details.meta.size).await {
+                Ok(()) => self.commit_once(file).await,
+                Err(error) => Err(error),
+            };
+            error = match committed {
                 Ok(()) => return Ok(()),
                 Err(error) => error,
             };
         }
         Err(error)
+    }
+
+    /// Fetches the first `size` bytes of `content`, those of the object that is edited, where a version that takes its place shall not take them along.
+    pub(super) async fn bring_whole(&self, content: &Content, size: u64) -> Result<(), WriteError> {
+        if self.names.options.conflict == Conflict::Save && size <= SAVED_WHOLE {
+            content.read(0, size as usize).await?;
+        }
+        Ok(())
     }
 
     /// Stores the content of `file`, which is a change of `key`, under a name beside it.

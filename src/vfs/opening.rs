@@ -14,7 +14,6 @@ use super::edits::{Beginner, Caller, Edits};
 use super::fact::What;
 use super::files::Opened;
 use super::lookup::object_key;
-use super::options::Conflict;
 use super::own::NewAttributes;
 use super::versions::Seen;
 use super::{Error, Inode, Result};
@@ -32,9 +31,6 @@ pub struct Access {
     /// Every write goes to the end of the file (O_APPEND).
     pub append: bool,
 }
-
-/// The largest object of which all is fetched when a change of it begins that is to be saved also when another client replaces the object meanwhile.
-const SAVED_WHOLE: u64 = 8 << 20;
 
 impl Edits {
     /// Creates and opens a file, or opens the one that is there by now. Counts as one lookup of it.
@@ -177,10 +173,7 @@ impl Edits {
             return Err(Error::Stale(store::Error::new(ErrorKind::Replaced, Op::Head, &key, "the object was replaced while it was open")));
         }
         let content = self.writer.edit(details.meta.clone(), details.headers);
-        if self.names.options.conflict == Conflict::Save && details.meta.size <= SAVED_WHOLE {
-            // Else nothing could be stored beside a version that takes the place of this one: its bytes are gone then.
-            content.read(0, details.meta.size as usize).await?;
-        }
+        self.bring_whole(&content, details.meta.size).await?;
         let (file, _) = self.insert(ino, key, content, Beginning::Edit, Some(details.meta))?;
         if self.names.is_removed(ino) {
             // Unlinked since it was asked for; whichever comes second, this or the unlink, sees the other.
