@@ -69,7 +69,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let found = find(&store, &place, age).await.map_err(failed)?;
         for upload in &found {
             if abort {
-                let upload = Upload { key: upload.key.clone(), id: upload.id.clone(), checksum: None };
+                let upload = Upload { key: upload.key.clone(), id: upload.id.clone(), checksum: None, acl: None };
                 store.abort_upload(&upload).await.map_err(failed)?;
             }
             super::print(line(upload).as_bytes())?;

@@ -38,7 +38,7 @@ pub async fn copy_object(
     }
     let headers = match headers {
         Some(headers) => headers,
-        None => store.details(&source.key).await?.headers,
+        None => store.details_to_keep(&source.key).await?.headers,
     };
     let upload = store.create_upload(&UploadRequest { key: target.clone(), headers, has_copies: true }).await?;
     let copied = match copy_parts(store, source, &upload).await {
@@ -56,7 +56,7 @@ pub async fn copy_object(
 /// Writes what is empty anew where its copy was `refused`: versitygw copies no directory markers.
 async fn write_empty(store: &dyn ObjectStore, request: CopyRequest, refused: Error) -> Result<Written> {
     let CopyRequest { source, etag, target: key, headers, condition } = request;
-    let there = store.details(&source).await?;
+    let there = store.details_to_keep(&source).await?;
     if there.meta.etag != etag || there.meta.size > 0 {
         return Err(Error { kind: ErrorKind::Replaced, ..refused });
     }

@@ -296,6 +296,10 @@ impl ObjectStore for Hedging {
         self.inner.details(key).await
     }
 
+    async fn details_to_keep(&self, key: &Key) -> Result<Details> {
+        self.inner.details_to_keep(key).await
+    }
+
     async fn put(&self, request: &PutRequest) -> Result<Written> {
         self.inner.put(request).await
     }

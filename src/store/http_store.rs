@@ -77,6 +77,10 @@ impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
         self.requests.details(key).await
     }
 
+    async fn details_to_keep(&self, key: &Key) -> Result<Details> {
+        self.requests.details_to_keep(key).await
+    }
+
     async fn put(&self, request: &PutRequest) -> Result<Written> {
         self.requests.put(request).await
     }

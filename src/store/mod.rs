@@ -214,6 +214,15 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
         Err(not_writable(Op::Head, key))
     }
 
+    /// The same with what only further requests tell, asked for at the same time: tags and access list. For a change of the object, which has to say
+    /// all of it again. What the store refuses to tell is left out.
+    ///
+    /// # Errors
+    /// As [`head`](Self::head).
+    async fn details_to_keep(&self, key: &Key) -> Result<Details> {
+        self.details(key).await
+    }
+
     /// Writes a whole object.
     ///
     /// # Errors

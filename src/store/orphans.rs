@@ -90,7 +90,7 @@ impl Orphans {
         let mut aborted = 0;
         for Unfinished { key, id, .. } in suspects {
             if !self.ours.lock().contains(&id) {
-                store.abort_upload(&Upload { key, id, checksum: None }).await?;
+                store.abort_upload(&Upload { key, id, checksum: None, acl: None }).await?;
                 aborted += 1;
             }
         }

@@ -120,6 +120,10 @@ impl ObjectStore for ReadEndpoint {
         self.home.details(key).await
     }
 
+    async fn details_to_keep(&self, key: &Key) -> Result<Details> {
+        self.home.details_to_keep(key).await
+    }
+
     async fn put(&self, request: &PutRequest) -> Result<Written> {
         self.home.put(request).await
     }

@@ -156,6 +156,10 @@ impl ObjectStore for Retrying {
         self.run(Op::Head, key, Limit::Short, || self.inner.details(key)).await.0
     }
 
+    async fn details_to_keep(&self, key: &Key) -> Result<Details> {
+        self.run(Op::Head, key, Limit::Short, || self.inner.details_to_keep(key)).await.0
+    }
+
     async fn put(&self, request: &PutRequest) -> Result<Written> {
         self.put_once(request).await
     }

@@ -37,8 +37,13 @@ pub struct Headers {
     pub content_type: Option<String>,
     /// User metadata, names in lower case and without the store's prefix (`x-amz-meta-`, `x-oss-meta-`).
     pub metadata: BTreeMap<String, String>,
-    /// What else HTTP says of the content, names in lower case: Cache-Control, Content-Disposition, Content-Encoding, Content-Language and Expires, as
-    /// they were found. It is for other clients; nothing here goes by it.
+    /// What else the object has, as it was found, and what a change of it says again. What HTTP says of the content is for other clients:
+    /// `cache-control`, `content-disposition`, `content-encoding`, `content-language`, `expires`. The rest is the store's, without the prefix of its
+    /// vendor: `storage-class`, `server-side-encryption` and its key, `object-lock-*`, `website-redirect-location`; of
+    /// [`ObjectStore::details_to_keep`] also `tagging` (URL-encoded pairs) and the access list, as one word (`acl`) or by rights (`grant-*`). Nothing
+    /// here goes by it. What is not in here a new object gets from the options.
+    ///
+    /// [`ObjectStore::details_to_keep`]: super::ObjectStore::details_to_keep
     pub carried: BTreeMap<String, String>,
 }
 
@@ -97,6 +102,8 @@ pub struct Upload {
     pub id: String,
     /// The store said that it keeps these sums of its parts.
     pub checksum: Option<PartChecksum>,
+    /// The access list of the object before, where the store takes that at the end (OSS); None: that of the options.
+    pub acl: Option<String>,
 }
 
 /// A part that the store has.
@@ -119,7 +126,10 @@ pub struct CopyRequest {
     /// The version of the source.
     pub etag: ETag,
     pub target: Key,
-    /// None: those of the source.
+    /// All that the copy is to have, as [`ObjectStore::details_to_keep`] tells it of the source, and changed; tags stay in any case. None: those
+    /// of the source.
+    ///
+    /// [`ObjectStore::details_to_keep`]: super::ObjectStore::details_to_keep
     pub headers: Option<Headers>,
     pub condition: Condition,
 }

@@ -94,7 +94,7 @@ impl Sent {
 impl Line {
     fn upload(&self, key: &Key) -> Option<Upload> {
         match self {
-            Self::Begun { id, checksum } => Some(Upload { key: key.clone(), id: id.clone(), checksum: *checksum }),
+            Self::Begun { id, checksum } => Some(Upload { key: key.clone(), id: id.clone(), checksum: *checksum, acl: None }),
             Self::Sent { .. } => None,
         }
     }

@@ -1,5 +1,6 @@
 //! The promises of [`ObjectStore`]. Each function is one, and gets an empty bucket.
 
+mod attributes;
 mod copies;
 mod listings;
 mod objects;
@@ -59,7 +60,8 @@ pub const ALL: &[Promise] = &[
     promise!(writes::links_lead_where_they_were_written_to),
     promise!(writes::links_of_other_programs_are_recognised),
     promise!(copies::a_copy_has_content_and_headers_of_its_source),
-    promise!(copies::a_copy_with_new_headers_keeps_what_they_do_not_speak_of, |kind| matches!(kind, Kind::S3 | Kind::OssV4)),
+    promise!(attributes::class_tags_and_acl_stay_with_their_object),
+    promise!(attributes::own_attributes_win_over_options, |kind| matches!(kind, Kind::Moto | Kind::OssV4)),
     promise!(copies::a_copy_of_a_link_is_a_link),
     promise!(copies::a_copy_of_another_version_is_refused, Kind::checks_sources),
     promise!(copies::a_copy_replaces_only_what_its_condition_allows),

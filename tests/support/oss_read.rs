@@ -35,6 +35,12 @@ pub fn serve(
             headers.push((header::HeaderName::from_static("x-oss-symlink-target"), target.to_owned()));
             Ok(respond(200, headers, Vec::new()))
         }
+        (&Method::GET, false) if received.query.iter().any(|(name, _)| name == "acl" || name == "tagging") => {
+            let data = find(setup, &key)?;
+            let is_acl = received.query.iter().any(|(name, _)| name == "acl");
+            let document = if is_acl { writes.acl(&key, data) } else { writes.tags(&key, data) };
+            Ok(respond(200, Vec::new(), document.into_bytes()))
+        }
         (&Method::GET, false) => {
             if let Some(target) = setup.redirect_to {
                 counts.redirected += 1;
@@ -50,7 +56,7 @@ pub fn serve(
             // hyper says no length of an empty body that it does not send; OSS does.
             let mut headers = object_headers(writes, &key, data);
             headers.push((header::CONTENT_LENGTH, data.len().to_string()));
-            headers.extend(writes.headers(&key, data));
+            headers.extend(writes.told(&key, data));
             // Links are followed.
             if let Some(target) = writes.target(&key, data)
                 && !setup.objects.contains_key(&*percent_decode_str(target).collect::<Vec<u8>>())

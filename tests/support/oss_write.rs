@@ -126,7 +126,7 @@ impl Change<'_> {
     fn kept(&self) -> BTreeMap<String, String> {
         let stays = |name: &str| {
             matches!(name, "content-type" | "cache-control" | "content-disposition" | "content-encoding" | "content-language" | "expires")
-                || matches!(name, "x-oss-object-acl" | "x-oss-storage-class" | "x-oss-server-side-encryption")
+                || is_of_store(name)
                 || name.starts_with("x-oss-meta-")
         };
         let kept = self.headers.iter().filter(|(name, _)| stays(name.as_str()));
@@ -139,6 +139,13 @@ impl Change<'_> {
         }
         Ok(())
     }
+}
+
+/// What a copy does not take along by itself; tags it does.
+fn is_of_store(name: &str) -> bool {
+    const NAMES: [&str; 5] =
+        ["x-oss-object-acl", "x-oss-storage-class", "x-oss-server-side-encryption", "x-oss-server-side-encryption-key-id", "x-oss-tagging"];
+    NAMES.contains(&name)
 }
 
 fn tagged(content: &[u8]) -> Vec<(HeaderName, String)> {
@@ -159,6 +166,34 @@ fn no_upload() -> Refusal {
 
 impl Writes {
     /// What a HEAD tells besides size, tag and date.
+    pub fn told(&self, key: &[u8], content: &[u8]) -> Vec<(HeaderName, String)> {
+        let mut headers = self.headers(key, content);
+        let tags = headers.iter().find(|(name, _)| name == "x-oss-tagging").map_or(0, |(_, tags)| tags.split('&').count());
+        headers.retain(|(name, _)| name != "x-oss-tagging" && name != "x-oss-object-acl");
+        headers.extend((tags > 0).then(|| (HeaderName::from_static("x-oss-tagging-count"), tags.to_string())));
+        headers
+    }
+
+    /// The access list of an object, as `GET ?acl` tells it.
+    pub fn acl(&self, key: &[u8], content: &[u8]) -> String {
+        let word = self.facts(key, content).and_then(|facts| facts.headers.get("x-oss-object-acl"));
+        format!(
+            "<AccessControlPolicy><Owner><ID>1</ID><DisplayName>1</DisplayName></Owner><AccessControlList><Grant>{}</Grant></AccessControlList></AccessControlPolicy>",
+            word.map_or("default", String::as_str)
+        )
+    }
+
+    /// Its tags, as `GET ?tagging` tells them.
+    pub fn tags(&self, key: &[u8], content: &[u8]) -> String {
+        let pairs = self.facts(key, content).and_then(|facts| facts.headers.get("x-oss-tagging")).map(String::as_str).unwrap_or_default();
+        let decoded =
+            |text: &str| percent_decode_str(text).decode_utf8().expect("tags are text").replace('&', "&amp;").replace('<', "&lt;");
+        let tags = pairs.split('&').filter_map(|pair| pair.split_once('='));
+        let tags = tags.map(|(name, value)| format!("<Tag><Key>{}</Key><Value>{}</Value></Tag>", decoded(name), decoded(value)));
+        format!("<Tagging><TagSet>{}</TagSet></Tagging>", tags.collect::<String>())
+    }
+
+    /// What is stored beside an object.
     pub fn headers(&self, key: &[u8], content: &[u8]) -> Vec<(HeaderName, String)> {
         let mut headers = vec![(HeaderName::from_static("x-oss-hash-crc64ecma"), Polynomial::Ecma.of(content).to_string())];
         if let Some(facts) = self.facts(key, content) {
@@ -241,7 +276,13 @@ impl Writes {
                 let (source, content) = self.source(change, setup)?;
                 change.may_overwrite(setup)?;
                 let before = self.facts.get(&source).cloned().unwrap_or_default();
-                let headers = if change.header("x-oss-metadata-directive") == Some("REPLACE") { change.kept() } else { before.headers };
+                let mut headers = change.kept();
+                if change.header("x-oss-metadata-directive") != Some("REPLACE") {
+                    headers.retain(|name, _| is_of_store(name));
+                    headers.extend(before.headers.clone().into_iter().filter(|(name, _)| !is_of_store(name)));
+                }
+                headers.remove("x-oss-tagging");
+                headers.extend(before.headers.get("x-oss-tagging").map(|tags| ("x-oss-tagging".to_owned(), tags.clone())));
                 let answer = document(format!("<CopyObjectResult><ETag>{}</ETag></CopyObjectResult>", etag(&content)));
                 self.store(setup, change.key, Facts { content, headers, target: before.target, ..Facts::default() });
                 Ok(answer)

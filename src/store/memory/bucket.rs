@@ -43,7 +43,6 @@ pub(super) struct Object {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Extra {
     headers: Headers,
-    storage_class: Option<String>,
     /// How many, when it was a multipart upload.
     parts: usize,
 }
@@ -136,16 +135,15 @@ impl Bucket {
     pub fn complete(&mut self, upload: &(Key, String), parts: &[Part]) -> Result<ETag, Incomplete> {
         let uploading = &self.uploads[upload];
         let content = uploading.whole(parts, self.least_part)?;
-        let extra = Extra { headers: uploading.headers.clone(), storage_class: None, parts: parts.len() };
+        let extra = Extra { headers: uploading.headers.clone(), parts: parts.len() };
         self.uploads.remove(upload);
         Ok(self.insert(upload.0.clone(), extra, |_, _| Content::Stored(content)))
     }
 
-    pub fn change(&mut self, key: &Key, headers: Option<Headers>, storage_class: Option<String>) {
+    pub fn change(&mut self, key: &Key, change: impl FnOnce(&mut Headers)) {
         if let Some(object) = self.objects.get_mut(key) {
             let mut extra = object.extra.as_deref().cloned().unwrap_or_default();
-            extra.headers = headers.unwrap_or(extra.headers);
-            extra.storage_class = storage_class.or(extra.storage_class);
+            change(&mut extra.headers);
             object.extra = Some(Arc::new(extra));
         }
     }
@@ -204,7 +202,7 @@ impl Object {
     }
 
     pub fn storage_class(&self) -> Option<String> {
-        self.extra.as_ref().and_then(|extra| extra.storage_class.clone())
+        self.extra.as_ref().and_then(|extra| extra.headers.carried.get("storage-class").cloned())
     }
 }
 

@@ -107,12 +107,12 @@ impl Memory {
 
     /// Gives an object other headers; its version stays.
     pub fn set_headers(&self, key: impl Into<Key>, headers: Headers) {
-        self.bucket.lock().change(&key.into(), Some(headers), None);
+        self.bucket.lock().change(&key.into(), |there| *there = headers);
     }
 
     /// Says of an object where it is kept; its version stays.
     pub fn set_storage_class(&self, key: impl Into<Key>, storage_class: &str) {
-        self.bucket.lock().change(&key.into(), None, Some(storage_class.into()));
+        self.bucket.lock().change(&key.into(), |there| drop(there.carried.insert("storage-class".into(), storage_class.into())));
     }
 
     /// Every key, in order.
@@ -223,6 +223,13 @@ impl ObjectStore for Memory {
     }
 
     async fn details(&self, key: &Key) -> Result<Details> {
+        let mut details = self.answer_details(key).await?;
+        // As over HTTP: these are told by requests of their own.
+        details.headers.carried.retain(|name, _| name != "tagging" && name != "acl" && !name.starts_with("grant-"));
+        Ok(details)
+    }
+
+    async fn details_to_keep(&self, key: &Key) -> Result<Details> {
         self.answer_details(key).await
     }
 

@@ -123,7 +123,7 @@ impl Memory {
         let guard = Guard::open(&self.log, Op::CreateUpload, key, None, None);
         self.carry_out(Op::CreateUpload, key, 0, guard, |bucket| {
             let id = bucket.begin(key, headers.clone());
-            Ok(Upload { key: key.clone(), id, checksum: bucket.checksums.then_some(PartChecksum::Crc64) })
+            Ok(Upload { key: key.clone(), id, checksum: bucket.checksums.then_some(PartChecksum::Crc64), acl: None })
         })
         .await
     }
@@ -230,7 +230,14 @@ impl Memory {
                 return Err(refused(Op::Copy, source, "InvalidRequest", message));
             }
             check(bucket, Op::Copy, target, condition)?;
-            let headers = headers.clone().unwrap_or(own);
+            let headers = match headers {
+                Some(headers) => {
+                    let mut headers = headers.clone();
+                    headers.carried.extend(own.carried.get("tagging").map(|tags| ("tagging".to_owned(), tags.clone())));
+                    headers
+                }
+                None => own,
+            };
             Ok(Written { etag: bucket.put(target.clone(), headers, |_, _| content) })
         })
         .await

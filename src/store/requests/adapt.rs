@@ -247,7 +247,7 @@ impl Requests {
         let object = self.names.of_object(Op::CreateUpload, key, &Headers::default())?;
         let begin = Call::new(Op::CreateUpload, Method::POST, key).with([("uploads", String::new())]).headed(object);
         let id = self.outcome(Op::CreateUpload, key, &self.send(&begin).await?)?.upload_id.unwrap_or_default();
-        let upload = Upload { key: key.clone(), id, checksum: None };
+        let upload = Upload { key: key.clone(), id, checksum: None, acl: None };
         let part = self.send(&Call::new(Op::UploadPart, Method::PUT, key).with(part_query(&upload, 1))).await;
         if let Err(error) = self.abort_upload(&upload).await {
             warn!(%error, "an unfinished upload is left in the bucket: remove it with \"windlass mpu abort\"");

@@ -1,6 +1,7 @@
 //! Headers of objects in both dialects: what a write says of its object, and what a HEAD tells of one. Invariant: metadata is
 //! read back as it was written.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,11 +9,12 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use reqsign_core::time::Timestamp;
 
 use super::digests::{Tags, possible_md5};
 use crate::store::{
     Crc64, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, ObjectSum, Op, Options, PartChecksum, Polynomial, Result,
-    Sse,
+    Sse, Upload,
 };
 
 /// How stores write a key in the header that names the source of a copy.
@@ -21,9 +23,33 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_')
 /// The name of the header that says who pays, without the vendor's prefix, and what it says.
 pub(in crate::store) const REQUEST_PAYER: (&str, &str) = ("request-payer", "requester");
 
-/// The headers of [`Headers::carried`].
-pub(super) const CARRIED: [HeaderName; 5] =
+/// The headers of [`Headers::carried`] that every web server has.
+const CARRIED: [HeaderName; 5] =
     [header::CACHE_CONTROL, header::CONTENT_DISPOSITION, header::CONTENT_ENCODING, header::CONTENT_LANGUAGE, header::EXPIRES];
+
+/// Those of the store that a HEAD tells, without the prefix of the vendor.
+const STORAGE_CLASS: &str = "storage-class";
+const SSE: &str = "server-side-encryption";
+const LOCK_MODE: &str = "object-lock-mode";
+const LOCKED_UNTIL: &str = "object-lock-retain-until-date";
+const TOLD: [&str; 10] = [
+    STORAGE_CLASS,
+    SSE,
+    // The key is named in other words by each vendor; the second belongs to SM4 of OSS.
+    "server-side-encryption-aws-kms-key-id",
+    "server-side-encryption-key-id",
+    "server-side-data-encryption",
+    "server-side-encryption-bucket-key-enabled",
+    LOCK_MODE,
+    LOCKED_UNTIL,
+    "object-lock-legal-hold",
+    "website-redirect-location",
+];
+
+/// Those that only requests of their own tell: see [`attributes`](super::attributes). The access list is one word, or a header for each right.
+pub(super) const TAGGING: &str = "tagging";
+pub(super) const ACL: &str = "acl";
+pub(super) const GRANT: &str = "grant-";
 
 /// Which version of the source of a copy.
 #[derive(Clone, Copy, Debug)]
@@ -39,34 +65,35 @@ pub(super) enum Version<'a> {
 pub(super) struct Names {
     dialect: Dialect,
     requester_pays: bool,
-    /// Encryption and storage class.
-    kept: HeaderMap,
+    /// Encryption.
+    sse: HeaderMap,
+    storage_class: Option<HeaderValue>,
     /// Access list.
-    acl: HeaderMap,
+    acl: Option<HeaderValue>,
 }
 
 impl Names {
     pub fn new(options: &Options) -> Self {
-        let mut names =
-            Self { dialect: options.dialect, requester_pays: options.requester_pays, kept: HeaderMap::new(), acl: HeaderMap::new() };
-        let (kms, key_id, acl) = match options.dialect {
-            Dialect::S3 => ("aws:kms", "server-side-encryption-aws-kms-key-id", "acl"),
-            Dialect::Oss => ("KMS", "server-side-encryption-key-id", "object-acl"),
+        let value = |text: &Option<String>| text.as_deref().and_then(|text| HeaderValue::from_str(text).ok());
+        let mut names = Self {
+            dialect: options.dialect,
+            requester_pays: options.requester_pays,
+            sse: HeaderMap::new(),
+            storage_class: value(&options.storage_class),
+            acl: value(&options.acl),
+        };
+        let (kms, key_id) = match options.dialect {
+            Dialect::S3 => ("aws:kms", "server-side-encryption-aws-kms-key-id"),
+            Dialect::Oss => ("KMS", "server-side-encryption-key-id"),
         };
         let encryption = match options.sse {
             Sse::None => None,
             Sse::Aes256 => Some("AES256"),
             Sse::Kms => Some(kms),
         };
-        let kept = [
-            ("server-side-encryption", encryption),
-            (key_id, options.sse_key_id.as_deref().filter(|_| options.sse == Sse::Kms)),
-            ("storage-class", options.storage_class.as_deref()),
-        ];
-        for (name, value) in kept {
-            names.kept.extend(value.and_then(|value| Some((names.vendor(name), HeaderValue::from_str(value).ok()?))));
-        }
-        names.acl.extend(options.acl.as_deref().and_then(|value| Some((names.vendor(acl), HeaderValue::from_str(value).ok()?))));
+        let key = value(&options.sse_key_id).filter(|_| options.sse == Sse::Kms);
+        names.sse.extend(encryption.map(|name| (names.vendor(SSE), HeaderValue::from_static(name))));
+        names.sse.extend(key.map(|key| (names.vendor(key_id), key)));
         names
     }
 
@@ -86,12 +113,17 @@ impl Names {
         }
     }
 
-    /// What is to be said of the object that `op` writes. OSS takes the access list when an upload ends, all others when it begins.
+    /// The header of an access list that is one word.
+    fn acl(&self) -> HeaderName {
+        self.vendor(match self.dialect {
+            Dialect::S3 => ACL,
+            Dialect::Oss => "object-acl",
+        })
+    }
+
+    /// What is to be said of the object that `op` writes: what `headers` carry, and for what they do not speak of the options.
     pub fn of_object(&self, op: Op, key: &Key, headers: &Headers) -> Result<HeaderMap> {
-        let mut map = self.kept.clone();
-        if !(self.dialect == Dialect::Oss && op == Op::CreateUpload) {
-            map.extend(self.acl.clone());
-        }
+        let mut map = self.of_store(op, key, headers)?;
         if let Some(content_type) = &headers.content_type {
             map.insert(header::CONTENT_TYPE, sayable(op, key, content_type)?);
         }
@@ -108,9 +140,68 @@ impl Names {
         Ok(map)
     }
 
-    /// What is to be said when an upload ends.
-    pub fn of_completion(&self) -> HeaderMap {
-        if self.dialect == Dialect::Oss { self.acl.clone() } else { HeaderMap::new() }
+    /// The part of it that is the store's own business, which no copy takes along by itself. OSS takes the access list when an upload ends, all
+    /// others when it begins.
+    pub fn of_store(&self, op: Op, key: &Key, headers: &Headers) -> Result<HeaderMap> {
+        let carried = &headers.carried;
+        let mut map = if carried.contains_key(SSE) { HeaderMap::new() } else { self.sse.clone() };
+        map.extend(self.storage_class.clone().map(|class| (self.vendor(STORAGE_CLASS), class)));
+        // What a lock that is over says is refused.
+        let is_over = carried.get(LOCKED_UNTIL).is_some_and(|until| is_past(until, SystemTime::now()));
+        for name in TOLD {
+            if let Some(value) = carried.get(name)
+                && !(is_over && matches!(name, LOCK_MODE | LOCKED_UNTIL))
+            {
+                map.insert(self.vendor(name), sayable(op, key, value)?);
+            }
+        }
+        // A copy keeps the tags of its source.
+        if let Some(tags) = carried.get(TAGGING)
+            && op != Op::Copy
+        {
+            map.insert(self.vendor(TAGGING), sayable(op, key, tags)?);
+        }
+        let mut is_granted = false;
+        for (name, value) in carried.iter().filter(|(name, _)| name.starts_with(GRANT)) {
+            let unsayable = |_| Error::new(ErrorKind::Invalid, op, key, format!("no right is called {name:?}"));
+            map.insert(HeaderName::try_from(format!("{}{name}", self.prefix())).map_err(unsayable)?, sayable(op, key, value)?);
+            is_granted = true;
+        }
+        let is_said_later = self.dialect == Dialect::Oss && op == Op::CreateUpload;
+        if !(is_granted || is_said_later) {
+            map.extend(self.word_of_acl(op, key, carried.get(ACL).map(String::as_str))?);
+        }
+        Ok(map)
+    }
+
+    /// The access list in one word: `own`, else that of the options.
+    fn word_of_acl(&self, op: Op, key: &Key, own: Option<&str>) -> Result<Option<(HeaderName, HeaderValue)>> {
+        let word = match own {
+            Some(own) => Some(sayable(op, key, own)?),
+            None => self.acl.clone(),
+        };
+        Ok(word.map(|word| (self.acl(), word)))
+    }
+
+    /// What is to be said when `upload` ends.
+    pub fn of_completion(&self, upload: &Upload) -> Result<HeaderMap> {
+        if self.dialect == Dialect::S3 {
+            return Ok(HeaderMap::new());
+        }
+        Ok(self.word_of_acl(Op::CompleteUpload, &upload.key, upload.acl.as_deref())?.into_iter().collect())
+    }
+
+    /// The class of objects of which the store may not say it.
+    fn usual_class(&self) -> &'static str {
+        match self.dialect {
+            Dialect::S3 => "STANDARD",
+            Dialect::Oss => "Standard",
+        }
+    }
+
+    /// Whether an object that has no access list of its own would get one from the options.
+    pub fn gives_acl(&self) -> bool {
+        self.acl.is_some()
     }
 
     /// Names the source of a copy and its version. A weak tag meets no condition: what [`Details`] tell of the version stands in for it, the version
@@ -180,8 +271,18 @@ impl Names {
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let prefix = format!("{}meta-", self.prefix());
         let metadata = map.iter().filter_map(|(name, value)| Some((name.as_str().strip_prefix(&prefix)?.to_owned(), text(value))));
-        let carried = CARRIED.into_iter().filter_map(|name| Some((name.as_str().to_owned(), text(map.get(&name)?))));
-        Headers { content_type: map.get(header::CONTENT_TYPE).map(text), metadata: metadata.collect(), carried: carried.collect() }
+        let mut carried: BTreeMap<String, String> =
+            CARRIED.into_iter().filter_map(|name| Some((name.as_str().to_owned(), text(map.get(&name)?)))).collect();
+        carried.extend(TOLD.into_iter().filter_map(|name| Some((name.to_owned(), text(map.get(self.vendor(name))?)))));
+        match carried.get(STORAGE_CLASS) {
+            // Without the word the store does the same, and there are stores that know none.
+            Some(class) if self.dialect == Dialect::S3 && class == self.usual_class() && self.storage_class.is_none() => {
+                carried.remove(STORAGE_CLASS);
+            }
+            None if self.storage_class.is_some() => drop(carried.insert(STORAGE_CLASS.to_owned(), self.usual_class().to_owned())),
+            Some(_) | None => {}
+        }
+        Headers { content_type: map.get(header::CONTENT_TYPE).map(text), metadata: metadata.collect(), carried }
     }
 
     /// The header with the sum of a body.
@@ -278,6 +379,11 @@ pub(super) fn decoded(text: &str) -> Option<u64> {
     Some(u64::from_be_bytes(BASE64_STANDARD.decode(text).ok()?.try_into().ok()?))
 }
 
+/// Whether a date as S3 writes those of locks is before `now`.
+fn is_past(date: &str, now: SystemTime) -> bool {
+    date.parse::<Timestamp>().is_ok_and(|date| date.as_system_time() <= now)
+}
+
 pub(super) fn sayable(op: Op, key: &Key, value: &str) -> Result<HeaderValue> {
     HeaderValue::from_bytes(value.as_bytes())
         .map_err(|_| Error::new(ErrorKind::Invalid, op, key, format!("{value:?} cannot be sent as a header")))
@@ -368,10 +474,65 @@ mod tests {
         );
         let kms = [("x-oss-server-side-encryption", "KMS"), ("x-oss-server-side-encryption-key-id", "k1")];
         assert_eq!(written(&oss, Op::CreateUpload), map(&kms));
-        assert_eq!(oss.of_completion(), map(&[("x-oss-object-acl", "private")]));
+        let upload = |acl: Option<&str>| Upload { key: "k".into(), id: "i".into(), checksum: None, acl: acl.map(str::to_owned) };
+        assert_eq!(oss.of_completion(&upload(None)).unwrap(), map(&[("x-oss-object-acl", "private")]));
+        assert_eq!(oss.of_completion(&upload(Some("default"))).unwrap(), map(&[("x-oss-object-acl", "default")]));
         assert_eq!(written(&oss, Op::Put).len(), 3);
         let mut headers = HeaderMap::new();
         s3.pay(&mut headers);
         assert_eq!(headers, map(&[("x-amz-request-payer", "requester")]));
+    }
+
+    fn carrying(pairs: &[(&str, &str)]) -> Headers {
+        Headers { carried: pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(), ..Headers::default() }
+    }
+
+    #[test]
+    fn what_an_object_carries_goes_before_what_options_say() {
+        let said = |options| Options { sse: Sse::Kms, sse_key_id: Some("k1".into()), acl: Some("private".into()), ..options };
+        let names = names(Dialect::S3, |options| Options { storage_class: Some("STANDARD_IA".into()), ..said(options) });
+        let own = carrying(&[
+            ("storage-class", "GLACIER_IR"),
+            ("server-side-encryption", "AES256"),
+            ("grant-read", "id=\"a\""),
+            ("tagging", "a=b"),
+        ]);
+        let expected = [
+            ("x-amz-storage-class", "GLACIER_IR"),
+            ("x-amz-server-side-encryption", "AES256"),
+            ("x-amz-grant-read", "id=\"a\""),
+            ("x-amz-tagging", "a=b"),
+        ];
+        assert_eq!(names.of_object(Op::Put, &"k".into(), &own).unwrap(), map(&expected));
+        assert_eq!(names.of_object(Op::Copy, &"k".into(), &own).unwrap(), map(&expected[..3]));
+        let word = names.of_object(Op::Put, &"k".into(), &carrying(&[("acl", "public-read")])).unwrap();
+        assert_eq!(word["x-amz-acl"], "public-read");
+    }
+
+    #[test]
+    fn the_usual_class_is_carried_only_where_another_would_take_its_place() {
+        for (dialect, option, told, carried) in [
+            (Dialect::S3, None, None, None),
+            (Dialect::S3, None, Some("STANDARD"), None),
+            (Dialect::S3, None, Some("STANDARD_IA"), Some("STANDARD_IA")),
+            (Dialect::S3, Some("STANDARD_IA"), None, Some("STANDARD")),
+            (Dialect::Oss, None, Some("Standard"), Some("Standard")),
+            (Dialect::Oss, Some("IA"), None, Some("Standard")),
+        ] {
+            let names = names(dialect, |options| Options { storage_class: option.map(str::to_owned), ..options });
+            let told: HeaderMap = told.map(|class| (names.vendor(STORAGE_CLASS), HeaderValue::from_static(class))).into_iter().collect();
+            let found = names.object_headers(&told).carried.remove(STORAGE_CLASS);
+            assert_eq!(found.as_deref(), carried, "{dialect:?} {option:?} {told:?}");
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_over_is_not_set_again() {
+        let names = names(Dialect::S3, |options| options);
+        for (until, is_said) in [("2001-01-01T00:00:00Z", false), ("2999-01-01T00:00:00.000Z", true)] {
+            let own = carrying(&[(LOCK_MODE, "GOVERNANCE"), (LOCKED_UNTIL, until), ("object-lock-legal-hold", "ON")]);
+            let said = names.of_object(Op::Put, &"k".into(), &own).unwrap();
+            assert_eq!((said.contains_key("x-amz-object-lock-mode"), said.len()), (is_said, if is_said { 3 } else { 1 }), "{until}");
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! does not retry. Invariant: a body is sent as it was given, without a copy, and with its length.
 
 mod adapt;
+mod attributes;
 mod body;
 mod deletion;
 mod digests;
@@ -23,6 +24,7 @@ use reqwest::Response;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use self::attributes::Telling;
 use self::body::{Leaving, Watched};
 use self::digests::{Acknowledging, Digests, Extra};
 use self::headers::Names;
@@ -100,6 +102,7 @@ pub(super) struct Requests {
     conditions: AtomicBool,
     /// One request deletes many objects; not any more once the endpoint refused it.
     deletes_many: AtomicBool,
+    telling: Telling,
 }
 
 /// One request.
@@ -167,6 +170,7 @@ impl Requests {
             probing: tokio::sync::Mutex::default(),
             conditions: AtomicBool::new(true),
             deletes_many: AtomicBool::new(true),
+            telling: Telling::default(),
         }
     }
 

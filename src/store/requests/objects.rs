@@ -3,7 +3,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use futures::{FutureExt, StreamExt, stream};
+use futures::future::try_join;
+use futures::{FutureExt, StreamExt, TryFutureExt, stream};
 use http::{HeaderMap, HeaderValue, Method, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
@@ -11,7 +12,7 @@ use super::adapt::{Becomes, CONTENT_MD5, Sent};
 use super::deletion;
 use super::digests::{content_md5, md5_of};
 use super::documents::Outcome;
-use super::headers::{CARRIED, Version, object_sum, version_in};
+use super::headers::{Version, object_sum, version_in};
 use super::{Call, Reply, Requests};
 use crate::store::symlink::{self, Link};
 use crate::store::{
@@ -28,11 +29,11 @@ const TARGET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_
 impl Requests {
     /// Size, version and date. No checksum is asked for: S3 tells that of an encrypted object only to who may decrypt it.
     pub async fn head(&self, key: &Key) -> Result<ObjectMeta> {
-        self.told(key, HeaderMap::new()).await.map(|details| details.meta)
+        self.told(key, HeaderMap::new()).await.map(|(details, _)| details.meta)
     }
 
-    /// What HEAD tells, and where a link of the store's own leads.
-    pub async fn facts(&self, key: &Key) -> Result<Details> {
+    /// What HEAD tells, and where a link of the store's own leads; and how many tags there are, where that is told.
+    async fn facts(&self, key: &Key) -> Result<(Details, Option<u32>)> {
         let mut headers = HeaderMap::new();
         if self.sends_checksums() {
             headers.insert(self.names.vendor("checksum-mode"), HeaderValue::from_static("ENABLED"));
@@ -40,7 +41,7 @@ impl Requests {
         self.told(key, headers).await
     }
 
-    async fn told(&self, key: &Key, headers: HeaderMap) -> Result<Details> {
+    async fn told(&self, key: &Key, headers: HeaderMap) -> Result<(Details, Option<u32>)> {
         let found = self.send(&Call::new(Op::Head, Method::HEAD, key).headed(headers)).await;
         let is_link = self.dialect == Dialect::Oss
             && match &found {
@@ -48,7 +49,7 @@ impl Requests {
                 Err(error) => leads_nowhere(error),
             };
         if is_link {
-            return self.own_link(key).await;
+            return Ok((self.own_link(key).await?, None));
         }
         let headers = found?.headers;
         let details = self.names.details(key, &headers)?;
@@ -56,7 +57,11 @@ impl Requests {
             self.tags.on_header(details.meta.etag.as_str());
         }
         let sum = object_sum(self.dialect, &headers, &self.tags).filter(|_| self.verifies_reads);
-        Ok(Details { sum, ..details })
+        let tags = headers.get(self.names.vendor("tagging-count")).and_then(|count| count.to_str().ok()?.trim().parse().ok());
+        if tags.is_some() {
+            self.telling.on_count();
+        }
+        Ok((Details { sum, ..details }, tags))
     }
 
     /// What a link of OSS is by itself.
@@ -70,7 +75,12 @@ impl Requests {
     }
 
     pub async fn details(&self, key: &Key) -> Result<Details> {
-        let mut details = self.facts(key).await?;
+        self.details_with_count(key).await.map(|(details, _)| details)
+    }
+
+    /// The same, and how many tags there are, where that is told.
+    pub(super) async fn details_with_count(&self, key: &Key) -> Result<(Details, Option<u32>)> {
+        let (mut details, tags) = self.facts(key).await?;
         if details.symlink.is_none() {
             details.symlink = match symlink::recognise(details.meta.size, &details.headers) {
                 None => None,
@@ -78,7 +88,7 @@ impl Requests {
                 Some(Link::Inside) => Some(symlink::inside(&self.content(key, &details.meta.etag).await?)),
             };
         }
-        Ok(details)
+        Ok((details, tags))
     }
 
     /// All of an object that is known to be small.
@@ -118,20 +128,18 @@ impl Requests {
 
     async fn copy_at_once(&self, request: &CopyRequest) -> Result<Written> {
         let CopyRequest { source, etag, target, headers, condition } = request;
-        let mut object = self.copy_source(Op::Copy, source, etag).await?;
-        let directive = match headers {
+        let (mut object, directive) = match headers {
             None => {
-                object.extend(self.names.of_object(Op::Copy, target, &Headers::default())?);
-                "COPY"
+                // A copy by itself has neither class nor encryption nor access list of its source.
+                let kept = self.details_to_keep(source).map_err(|error| Error { op: Op::Copy, ..error });
+                let (mut object, kept) = try_join(self.copy_source(Op::Copy, source, etag), kept).await?;
+                object.extend(self.names.of_store(Op::Copy, target, &kept.headers)?);
+                (object, "COPY")
             }
             Some(headers) => {
-                let before = match self.send(&Call::new(Op::Head, Method::HEAD, source)).await {
-                    Err(error) if leads_nowhere(&error) => HeaderMap::new(),
-                    reply => reply?.headers,
-                };
-                object.extend(CARRIED.into_iter().filter_map(|name| Some((name.clone(), before.get(name)?.clone()))));
+                let mut object = self.copy_source(Op::Copy, source, etag).await?;
                 object.extend(self.names.of_object(Op::Copy, target, headers)?);
-                "REPLACE"
+                (object, "REPLACE")
             }
         };
         object.insert(self.names.vendor("metadata-directive"), HeaderValue::from_static(directive));
@@ -150,7 +158,7 @@ impl Requests {
         if is_strong || etag.as_str().is_empty() {
             return self.names.copy_from(op, &self.bucket, source, Version::Tag(etag));
         }
-        let there = self.told(source, HeaderMap::new()).await.map_err(|error| Error { op, ..error })?;
+        let (there, _) = self.told(source, HeaderMap::new()).await.map_err(|error| Error { op, ..error })?;
         if there.meta.etag != *etag {
             return Err(Error::new(ErrorKind::Replaced, op, source, format!("the source is version {} now", there.meta.etag)));
         }

@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, Method, header};
 
 use super::adapt::{Becomes, Sent};
 use super::documents::{completion, parts, uploads};
-use super::headers::{decoded, encoded};
+use super::headers::{ACL, decoded, encoded};
 use super::objects::{gone, header_etag, no_etag};
 use super::{Call, Requests};
 use crate::store::{
@@ -48,7 +48,8 @@ impl Requests {
             self.upload_checksum != UploadChecksum::Auto || told.is_some_and(|told| told == algorithm(*sum))
         };
         let checksum = if self.dialect == Dialect::Oss { Some(PartChecksum::Crc64) } else { sum().filter(confirmed) };
-        Ok(Upload { key: key.clone(), id, checksum })
+        let acl = headers.carried.get(ACL).filter(|_| self.dialect == Dialect::Oss).cloned();
+        Ok(Upload { key: key.clone(), id, checksum, acl })
     }
 
     pub async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
@@ -87,8 +88,9 @@ impl Requests {
         let key = &upload.key;
         let crc64 = self.polynomial().of_parts(parts);
         let sums = upload.checksum.filter(|_| self.dialect == Dialect::S3);
+        let acl = self.names.of_completion(upload)?;
         let form = |tells_whole: bool, mut headers: HeaderMap| {
-            headers.extend(self.names.of_completion());
+            headers.extend(acl.clone());
             headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
             if let Some(crc64) = crc64.filter(|_| tells_whole && sums == Some(PartChecksum::Crc64)) {
                 headers.insert(self.names.checksum(PartChecksum::Crc64), encoded(crc64.to_be_bytes()));

@@ -123,7 +123,8 @@ impl StreamEntry {
         let Some(UploadEntry { key_base64, id, checksum, content_type, metadata, carried }) = &self.upload else { return Ok(None) };
         let key = Key::from(BASE64_STANDARD.decode(key_base64).map_err(io::Error::other)?);
         let headers = Headers { content_type: content_type.clone(), metadata: metadata.clone(), carried: carried.clone() };
-        Ok(Some((Upload { key, id: id.clone(), checksum: *checksum }, headers)))
+        let acl = headers.carried.get("acl").cloned();
+        Ok(Some((Upload { key, id: id.clone(), checksum: *checksum, acl }, headers)))
     }
 
     pub fn parts(&self) -> Vec<Part> {

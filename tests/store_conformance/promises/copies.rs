@@ -4,7 +4,7 @@ use windlass::store::{Condition, CopyRequest, ETag, ErrorKind, ObjectStore};
 
 use super::writes::{headers, put, read};
 use super::{content, head};
-use crate::stores::{Bucket, Server, key};
+use crate::stores::{Bucket, key};
 
 fn request(source: &str, etag: &ETag, target: &str) -> CopyRequest {
     CopyRequest { source: key(source), etag: etag.clone(), target: key(target), headers: None, condition: Condition::Any }
@@ -22,24 +22,6 @@ pub async fn a_copy_has_content_and_headers_of_its_source(bucket: Bucket) {
     bucket.store.copy(&onto_itself).await.unwrap();
     assert_eq!(bucket.store.details(&key("e/b")).await.unwrap().headers, new);
     assert!(read(&bucket, "e/b").await == body);
-}
-
-pub async fn a_copy_with_new_headers_keeps_what_they_do_not_speak_of(bucket: Bucket) {
-    let etag = match &bucket.server {
-        Server::Ours(client, _) => {
-            let put = client.put_object().bucket("test-bucket").key("a").content_encoding("gzip").body(b"zip".to_vec().into());
-            ETag::quoted(put.send().await.unwrap().e_tag().unwrap())
-        }
-        Server::Oss(_) => put(&bucket, "a", b"zip").await.etag,
-        _ => unreachable!("only these are asked"),
-    };
-    let new = headers("text/html", &[("mode", "33261")]);
-    bucket.store.copy(&CopyRequest { headers: Some(new.clone()), ..request("a", &etag, "b") }).await.unwrap();
-    let found = bucket.store.details(&key("b")).await.unwrap().headers;
-    assert_eq!((found.content_type, found.metadata), (new.content_type, new.metadata));
-    if let Server::Ours(_, server) = &bucket.server {
-        assert_eq!(server.stored("b").unwrap().1.content_encoding.as_deref(), Some("gzip"));
-    }
 }
 
 pub async fn a_copy_of_a_link_is_a_link(bucket: Bucket) {

@@ -102,7 +102,7 @@ async fn uploads_are_listed_page_by_page_until_they_are_aborted() {
     let all: Vec<Unfinished> = first.uploads.into_iter().chain(rest.uploads).collect();
     assert!(all.is_sorted_by(|a, b| (&a.key, &a.id) < (&b.key, &b.id)));
     for upload in all {
-        store.abort_upload(&Upload { key: upload.key, id: upload.id, checksum: None }).await.unwrap();
+        store.abort_upload(&Upload { key: upload.key, id: upload.id, checksum: None, acl: None }).await.unwrap();
     }
     assert_eq!(store.uploads().iter().map(|upload| upload.id.clone()).collect::<Vec<_>>(), std::slice::from_ref(&other.id));
     store.abort_upload(&other).await.unwrap();
@@ -133,7 +133,7 @@ async fn details_tell_headers_checksum_and_links() {
     store.answer_put(&put("a", "one", Condition::Any)).await.unwrap();
     store.set_storage_class("a", "GLACIER");
     let details = store.details(&"a".into()).await.unwrap();
-    assert_eq!((details.headers, details.storage_class.as_deref()), (headers("a", "1"), Some("GLACIER")));
+    assert_eq!((details.headers.metadata, details.storage_class.as_deref()), (headers("a", "1").metadata, Some("GLACIER")));
     assert_eq!((details.crc64, details.symlink), (Some(nvme(b"one")), None));
     store.put_symlink(&"l".into(), b"../a b", &headers("mode", "41471"), &Condition::Absent).await.unwrap();
     assert_eq!(store.meta("l").unwrap().size, SYMLINK_SIZE);

@@ -1,0 +1,356 @@
+//! What only requests of their own tell of an object: its tags and its access list. A write has to say both again, and a copy the second. They are
+//! asked for beside the HEAD, so that a change waits no longer for them. Invariant: what the store refuses to tell is said once, is not asked for
+//! again, and holds no change up.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use futures::future::join3;
+use http::Method;
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use serde::Deserialize;
+use tokio::sync::OnceCell;
+
+use super::headers::{ACL, GRANT, TAGGING};
+use super::{Call, Requests};
+use crate::store::{Details, Dialect, Error, ErrorKind, Key, Op, Result};
+
+/// What has been found out about the bucket.
+#[derive(Debug, Default)]
+pub(super) struct Telling {
+    refuses_tags: AtomicBool,
+    refuses_acls: AtomicBool,
+    /// A HEAD has told how many tags there are: one that does not is of an object without.
+    counts_tags: AtomicBool,
+    /// Whether access lists mean something in the bucket.
+    has_acls: OnceCell<bool>,
+}
+
+impl Telling {
+    pub fn on_count(&self) {
+        self.counts_tags.store(true, Relaxed);
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Tagging {
+    tag_set: Option<TagSet>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct TagSet {
+    tag: Vec<Tag>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Tag {
+    key: String,
+    #[serde(default)]
+    value: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Policy {
+    #[serde(default)]
+    owner: Owner,
+    access_control_list: List,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Owner {
+    #[serde(rename = "ID")]
+    id: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct List {
+    grant: Vec<Grant>,
+}
+
+/// S3 says who has which right; OSS has one word for all of it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Grant {
+    #[serde(rename = "$text")]
+    word: Option<String>,
+    grantee: Option<Grantee>,
+    permission: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Grantee {
+    #[serde(rename = "ID")]
+    id: Option<String>,
+    #[serde(rename = "URI")]
+    uri: Option<String>,
+    #[serde(rename = "EmailAddress")]
+    email: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Ownership {
+    rule: Vec<OwnershipRule>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct OwnershipRule {
+    object_ownership: String,
+}
+
+/// What an access list is carried as: names and values of headers without the vendor's prefix. None: the owner alone has all rights.
+type Rights = Vec<(String, String)>;
+
+const FULL_CONTROL: &str = "FULL_CONTROL";
+
+/// Groups of Amazon that have rights by the words `public-read`, `public-read-write` and `authenticated-read`.
+const ALL_USERS: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
+const AUTHENTICATED: &str = "http://acs.amazonaws.com/groups/global/AuthenticatedUsers";
+
+impl Requests {
+    pub async fn details_to_keep(&self, key: &Key) -> Result<Details> {
+        let counts = self.telling.counts_tags.load(Relaxed);
+        let early = async { if counts { Ok(None) } else { self.tags_of(key).await } };
+        let (told, tags, rights) = join3(self.details_with_count(key), early, self.rights_of(key)).await;
+        let (mut details, count) = told?;
+        let tags = match count {
+            Some(count) if counts && count > 0 => self.tags_of(key).await?,
+            _ => tags?,
+        };
+        let carried = &mut details.headers.carried;
+        carried.extend(tags.map(|tags| (TAGGING.to_owned(), tags)));
+        match rights? {
+            Some(rights) if rights.is_empty() && self.names.gives_acl() => {
+                drop(carried.insert(ACL.to_owned(), self.without_rights().to_owned()))
+            }
+            Some(rights) => carried.extend(rights),
+            None => {}
+        }
+        Ok(details)
+    }
+
+    /// The word for no rights of an object's own.
+    fn without_rights(&self) -> &'static str {
+        match self.dialect {
+            Dialect::S3 => "private",
+            Dialect::Oss => "default",
+        }
+    }
+
+    /// Pairs as a URL has them. None: there are none, or they are not told.
+    async fn tags_of(&self, key: &Key) -> Result<Option<String>> {
+        match self.document_of(key, "tagging", &self.telling.refuses_tags, "tags", tags).await? {
+            Some(tags) if !tags.is_empty() => Ok(Some(tags)),
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    /// None: not told, or without a meaning.
+    async fn rights_of(&self, key: &Key) -> Result<Option<Rights>> {
+        let is_refused = || self.telling.refuses_acls.load(Relaxed);
+        if is_refused() || !*self.telling.has_acls.get_or_init(|| self.look_for_acls()).await {
+            return Ok(None);
+        }
+        self.document_of(key, "acl", &self.telling.refuses_acls, "access lists", rights).await
+    }
+
+    /// Buckets of S3 can do without access lists, and new ones do: one request for all objects instead of one for each. A store that does not say
+    /// so may have some.
+    async fn look_for_acls(&self) -> bool {
+        if self.dialect == Dialect::Oss {
+            return true;
+        }
+        let root = Key::root();
+        let call = Call::new(Op::Head, Method::GET, &root).with([("ownershipControls", String::new())]);
+        !self.send(&call).await.is_ok_and(|reply| are_acls_off(&reply.body))
+    }
+
+    /// What the document `query` of an object says. None where the store refuses to tell, or has none of it.
+    async fn document_of<T>(
+        &self,
+        key: &Key,
+        query: &'static str,
+        refused: &AtomicBool,
+        what: &'static str,
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>> {
+        if refused.load(Relaxed) {
+            return Ok(None);
+        }
+        let error = match self.send(&Call::new(Op::Head, Method::GET, key).with([(query, String::new())])).await {
+            Ok(reply) => match read(super::documents::trimmed(&reply.body)) {
+                Some(document) => return Ok(Some(document)),
+                None => Error::new(ErrorKind::Malformed, Op::Head, key, format!("the answer to ?{query} is no such document")),
+            },
+            Err(error) => error,
+        };
+        match error.kind {
+            // Some stores say so of an object that has none.
+            ErrorKind::NotFound => Ok(None),
+            ErrorKind::AccessDenied => {
+                if !refused.swap(true, Relaxed) {
+                    tracing::warn!(%error, "the store does not tell {what} of objects: those of an object that is changed are lost");
+                }
+                Ok(None)
+            }
+            // It has no such thing. Who does not know the question may answer with the object.
+            ErrorKind::Invalid | ErrorKind::Malformed | ErrorKind::Corrupt => {
+                if !refused.swap(true, Relaxed) {
+                    tracing::debug!(%error, "the store has no {what} of objects");
+                }
+                Ok(None)
+            }
+            _ => Err(error),
+        }
+    }
+}
+
+fn tags(document: &[u8]) -> Option<String> {
+    let tagging: Tagging = quick_xml::de::from_reader(document).ok()?;
+    let said = |text: &str| percent_encode(text.as_bytes(), NON_ALPHANUMERIC).to_string();
+    let pairs = tagging.tag_set?.tag.into_iter().map(|tag| format!("{}={}", said(&tag.key), said(&tag.value)));
+    Some(pairs.collect::<Vec<_>>().join("&"))
+}
+
+fn are_acls_off(document: &[u8]) -> bool {
+    let ownership: Option<Ownership> = quick_xml::de::from_reader(super::documents::trimmed(document)).ok();
+    ownership.is_some_and(|ownership| ownership.rule.iter().any(|rule| rule.object_ownership == "BucketOwnerEnforced"))
+}
+
+fn rights(document: &[u8]) -> Option<Rights> {
+    let policy: Policy = quick_xml::de::from_reader(document).ok()?;
+    let (owner, grants) = (policy.owner.id, policy.access_control_list.grant);
+    if let [Grant { word: Some(word), grantee: None, .. }] = &grants[..] {
+        // What OSS calls the default follows the bucket; `private` does not.
+        let own = word.trim();
+        return Some(if own == "default" { Vec::new() } else { vec![(ACL.to_owned(), own.to_owned())] });
+    }
+    let grants: Option<Vec<(&Grantee, &str)>> =
+        grants.iter().map(|grant| Some((grant.grantee.as_ref()?, grant.permission.as_str()))).collect();
+    let grants = grants?;
+    let (of_owner, of_others): (Vec<_>, Vec<_>) =
+        grants.iter().partition(|(grantee, permission)| grantee.is(&owner) && *permission == FULL_CONTROL);
+    let mut groups: Vec<(Option<&str>, &str)> =
+        of_others.iter().map(|(grantee, permission)| (grantee.uri.as_deref(), *permission)).collect();
+    groups.sort_unstable();
+    let word = match &groups[..] {
+        _ if of_owner.is_empty() => None,
+        [] => return Some(Vec::new()),
+        [(Some(ALL_USERS), "READ")] => Some("public-read"),
+        [(Some(ALL_USERS), "READ"), (Some(ALL_USERS), "WRITE")] => Some("public-read-write"),
+        [(Some(AUTHENTICATED), "READ")] => Some("authenticated-read"),
+        _ => None,
+    };
+    Some(match word {
+        Some(word) => vec![(ACL.to_owned(), word.to_owned())],
+        None => one_by_one(&grants),
+    })
+}
+
+/// A header for each right, with all that have it.
+fn one_by_one(grants: &[(&Grantee, &str)]) -> Rights {
+    let mut rights = BTreeMap::<String, Vec<String>>::new();
+    for (grantee, permission) in grants {
+        let header = format!("{GRANT}{}", permission.to_ascii_lowercase().replace('_', "-"));
+        rights.entry(header).or_default().extend(grantee.named());
+    }
+    rights.into_iter().map(|(header, names)| (header, names.join(", "))).collect()
+}
+
+impl Grantee {
+    /// MinIO names nobody where S3 names the owner.
+    fn is(&self, owner: &str) -> bool {
+        let is_user = self.uri.is_none() && self.email.is_none();
+        is_user && self.id.as_deref().is_none_or(|id| id.is_empty() || id == owner)
+    }
+
+    /// As a header names it.
+    fn named(&self) -> Option<String> {
+        match self {
+            Self { uri: Some(uri), .. } => Some(format!("uri=\"{uri}\"")),
+            Self { email: Some(email), .. } => Some(format!("emailAddress=\"{email}\"")),
+            Self { id: Some(id), .. } => Some(format!("id=\"{id}\"")),
+            Self { id: None, .. } => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(grants: &[(&str, &str)]) -> String {
+        let grant = |&(who, permission): &(&str, &str)| {
+            let (kind, name) = if who.starts_with("http") { ("Group", "URI") } else { ("CanonicalUser", "ID") };
+            format!(
+                "<Grant><Grantee xmlns:xsi=\"http://www.w3.org/2001/XMLSchema-instance\" xsi:type=\"{kind}\"><{name}>{who}</{name}></Grantee>\
+                 <Permission>{permission}</Permission></Grant>"
+            )
+        };
+        format!(
+            "<?xml version=\"1.0\"?><AccessControlPolicy xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Owner><ID>me</ID></Owner>\
+             <AccessControlList>{}</AccessControlList></AccessControlPolicy>",
+            grants.iter().map(grant).collect::<String>()
+        )
+    }
+
+    #[test]
+    fn access_lists_become_the_word_that_makes_them_or_every_right_by_itself() {
+        let me = ("me", FULL_CONTROL);
+        for (grants, expected) in [
+            (&[me][..], &[][..]),
+            (&[("", FULL_CONTROL)], &[]),
+            (&[me, (ALL_USERS, "READ")], &[("acl", "public-read")]),
+            (&[(ALL_USERS, "WRITE"), me, (ALL_USERS, "READ")], &[("acl", "public-read-write")]),
+            (&[me, (AUTHENTICATED, "READ")], &[("acl", "authenticated-read")]),
+            (
+                &[me, ("you", "READ"), (ALL_USERS, "READ"), ("you", "READ_ACP")],
+                &[
+                    ("grant-full-control", "id=\"me\""),
+                    ("grant-read", "id=\"you\", uri=\"http://acs.amazonaws.com/groups/global/AllUsers\""),
+                    ("grant-read-acp", "id=\"you\""),
+                ],
+            ),
+            (&[("you", FULL_CONTROL)], &[("grant-full-control", "id=\"you\"")]),
+        ] {
+            let expected: Rights = expected.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+            assert_eq!(rights(policy(grants).as_bytes()), Some(expected), "{grants:?}");
+        }
+        let oss = |word: &str| {
+            let text = format!(
+                "<AccessControlPolicy><Owner><ID>0</ID><DisplayName>0</DisplayName></Owner><AccessControlList><Grant>{word}</Grant></AccessControlList></AccessControlPolicy>"
+            );
+            rights(text.as_bytes()).unwrap()
+        };
+        assert_eq!((oss("default"), oss("private")), (vec![], vec![("acl".into(), "private".into())]));
+        assert_eq!(rights(b"the object itself"), None);
+        assert_eq!(rights(b"<ListBucketResult><Name>b</Name></ListBucketResult>"), None);
+    }
+
+    #[test]
+    fn tags_become_pairs_of_a_url() {
+        let document = "<?xml version=\"1.0\"?>\n<Tagging xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><TagSet>\
+                        <Tag><Key>a b</Key><Value>1&amp;2=3</Value></Tag><Tag><Key>ä</Key><Value></Value></Tag></TagSet></Tagging>";
+        assert_eq!(tags(document.as_bytes()).unwrap(), "a%20b=1%262%3D3&%C3%A4=");
+        assert_eq!(tags(b"<Tagging><TagSet/></Tagging>").unwrap(), "");
+        assert_eq!(tags(b"<Tagging><TagSet></TagSet></Tagging>").unwrap(), "");
+        assert_eq!((tags(b"<Error/>"), tags(b"content")), (None, None));
+    }
+
+    #[test]
+    fn a_bucket_says_whether_its_access_lists_mean_anything() {
+        let controls =
+            |word: &str| format!("<OwnershipControls><Rule><ObjectOwnership>{word}</ObjectOwnership></Rule></OwnershipControls>");
+        assert!(are_acls_off(controls("BucketOwnerEnforced").as_bytes()));
+        assert!(!are_acls_off(controls("ObjectWriter").as_bytes()));
+        assert!(!are_acls_off(b"<ListBucketResult><Name>b</Name></ListBucketResult>"));
+    }
+}
