@@ -164,7 +164,7 @@ impl Edits {
             return Err(Error::Unlinked);
         }
         let asked = Instant::now();
-        let details = self.store.details(&key).await.map_err(|error| match error.kind {
+        let details = self.store.details_to_keep(&key).await.map_err(|error| match error.kind {
             ErrorKind::NotFound => Error::Unlinked,
             _ => error.into(),
         })?;
@@ -196,8 +196,9 @@ impl Edits {
                 if self.names.inodes.lock().is_retired(ino) {
                     return Err(Error::Retired);
                 }
-                let (meta, _) = self.names.object_to_replace(ino).await?;
-                let content = self.writer.create(key.clone(), self.headers_for(&key));
+                let (replaced, headers) = tokio::join!(self.names.object_to_replace(ino), self.headers_to_keep(&key));
+                let ((meta, _), headers) = (replaced?, headers?);
+                let content = self.writer.create(key.clone(), headers);
                 self.names.own.on_write(&key);
                 match self.insert(ino, key, content, Beginning::Replace, Some(meta))? {
                     (file, Is::New) => return Ok(file),
@@ -207,6 +208,21 @@ impl Edits {
         };
         self.truncate_file(&file, 0).await?;
         Ok(file)
+    }
+
+    /// What an object has besides its content, when that is replaced as a whole. One that is gone, or that may be written and not be looked at, is
+    /// written as a new one.
+    async fn headers_to_keep(&self, key: &Key) -> Result<Headers> {
+        match self.store.details_to_keep(key).await {
+            Ok(details) => Ok(details.headers),
+            Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::AccessDenied) => {
+                if error.kind == ErrorKind::AccessDenied {
+                    tracing::warn!(%error, "what the object has besides its content is lost with that");
+                }
+                Ok(self.headers_for(key))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Puts a new dirty file in, or gives the one that another request has put in since.

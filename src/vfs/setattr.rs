@@ -114,7 +114,7 @@ impl Edits {
     /// what else it has stays.
     async fn store_own_of_directory(&self, path: &Key) -> Result<()> {
         let directory = path.join(b"/");
-        let marker = match self.store.details(&directory).await {
+        let marker = match self.store.details_to_keep(&directory).await {
             Err(error) if error.kind == ErrorKind::NotFound => self.put_marker(path, Condition::Any).await?,
             Err(error) => return Err(error.into()),
             Ok(details) => {
@@ -135,7 +135,7 @@ impl Edits {
 
     /// Writes the attributes of a file into its metadata: a copy onto itself.
     async fn store_own(&self, path: &Key) -> Result<()> {
-        let details = self.store.details(path).await?;
+        let details = self.store.details_to_keep(path).await?;
         if details.symlink.is_some() {
             return Ok(());
         }
