@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod attributes;
 mod place;
 mod things;
 
@@ -37,6 +38,17 @@ fn main() -> ExitCode {
             let (shared, works) = (Arc::clone(&shared), Table::read().works(thing, column));
             trials.push(Trial::ignorable_test(format!("{}::{thing}", kind.name()), move || tried(kind, &shared, thing, test, works)));
         }
+    }
+    for kind in attributes::SERVERS {
+        trials.push(Trial::ignorable_test(format!("{}::attributes_of_objects_are_kept", kind.name()), move || {
+            match why_not().or_else(|| kind.lacks()).or_else(attributes::lacks) {
+                Some(reason) => Ok(Completion::ignored_with(reason)),
+                None => {
+                    attributes::test(kind, TABLE);
+                    Ok(Completion::Completed)
+                }
+            }
+        }));
     }
     support::mounts::run(trials)
 }

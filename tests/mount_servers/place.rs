@@ -45,7 +45,8 @@ impl Kind {
         }
     }
 
-    fn make(self) -> Option<Make> {
+    /// None: it is ours, or runs in this process.
+    pub fn make(self) -> Option<Make> {
         match self {
             Self::Moto => Some(Make::Moto),
             Self::Versitygw => Some(Make::Versitygw),

@@ -141,6 +141,8 @@ impl Running {
             }
             Make::Minio => {
                 command.env("MINIO_ROOT_USER", ACCESS_KEY).env("MINIO_ROOT_PASSWORD", SECRET_KEY).env("MINIO_BROWSER", "off");
+                // For objects that ask to be encrypted.
+                command.env("MINIO_KMS_SECRET_KEY", "kept-key:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
                 command.args(["server", "--quiet", "--address", "127.0.0.1:0"]).arg(data.path())
             }
         };

@@ -31,6 +31,7 @@ const CARRIED: [HeaderName; 5] =
 const STORAGE_CLASS: &str = "storage-class";
 const SSE: &str = "server-side-encryption";
 const LOCK_MODE: &str = "object-lock-mode";
+const LEGAL_HOLD: &str = "object-lock-legal-hold";
 const LOCKED_UNTIL: &str = "object-lock-retain-until-date";
 const TOLD: [&str; 10] = [
     STORAGE_CLASS,
@@ -42,7 +43,7 @@ const TOLD: [&str; 10] = [
     "server-side-encryption-bucket-key-enabled",
     LOCK_MODE,
     LOCKED_UNTIL,
-    "object-lock-legal-hold",
+    LEGAL_HOLD,
     "website-redirect-location",
 ];
 
@@ -172,6 +173,11 @@ impl Names {
             map.extend(self.word_of_acl(op, key, carried.get(ACL).map(String::as_str))?);
         }
         Ok(map)
+    }
+
+    /// Whether an object with these headers will be locked.
+    pub fn locks(&self, headers: &HeaderMap) -> bool {
+        headers.contains_key(self.vendor(LOCK_MODE)) || headers.contains_key(self.vendor(LEGAL_HOLD))
     }
 
     /// The access list in one word: `own`, else that of the options.

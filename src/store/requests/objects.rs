@@ -13,6 +13,7 @@ use super::deletion;
 use super::digests::{content_md5, md5_of};
 use super::documents::Outcome;
 use super::headers::{Version, object_sum, version_in};
+use super::uploads::algorithm;
 use super::{Call, Reply, Requests};
 use crate::store::symlink::{self, Link};
 use crate::store::{
@@ -110,6 +111,12 @@ impl Requests {
         let sent = Sent { body: Body::from(body.clone()), becomes: Becomes::Object };
         let form = |mut headers: HeaderMap| {
             headers.extend(object.clone());
+            // Of what is to be locked S3 wants a sum, and moto looks for this header alone.
+            if let Some(sum) = self.sum_header()
+                && self.names.locks(&object)
+            {
+                headers.insert(self.names.vendor("sdk-checksum-algorithm"), HeaderValue::from_static(algorithm(sum)));
+            }
             Call::new(Op::Put, Method::PUT, key).headed(headers)
         };
         let (reply, _) = self.write_body(Op::Put, key, condition, &sent, form).await?;
@@ -143,6 +150,10 @@ impl Requests {
             }
         };
         object.insert(self.names.vendor("metadata-directive"), HeaderValue::from_static(directive));
+        if self.names.locks(&object) {
+            // As of a PUT; here it is that of no body.
+            object.insert(CONTENT_MD5, content_md5(md5_of(&Body::default())));
+        }
         let form = |mut headers: HeaderMap| {
             headers.extend(object.clone());
             Call::new(Op::Copy, Method::PUT, target).headed(headers)

@@ -17,7 +17,7 @@ use crate::store::{
 const WHOLE: &str = "FULL_OBJECT";
 
 /// What S3 calls an algorithm.
-fn algorithm(sum: PartChecksum) -> &'static str {
+pub(super) fn algorithm(sum: PartChecksum) -> &'static str {
     match sum {
         PartChecksum::Crc64 => "CRC64NVME",
         PartChecksum::Crc32c => "CRC32C",

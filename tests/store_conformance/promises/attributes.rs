@@ -21,8 +21,8 @@ fn carried(kind: Kind) -> BTreeMap<String, String> {
         // Those of MinIO are all the same; versitygw has them of buckets.
         Kind::S3 | Kind::S3sFs | Kind::Versitygw | Kind::Minio => None,
     };
-    // MinIO and versitygw keep no key to encrypt with.
-    let encryption = matches!(kind, Kind::Memory | Kind::Moto | Kind::OssV4 | Kind::OssV1).then_some("AES256");
+    // versitygw encrypts nothing.
+    let encryption = matches!(kind, Kind::Memory | Kind::Moto | Kind::Minio | Kind::OssV4 | Kind::OssV1).then_some("AES256");
     let lock = (kind == Kind::Memory).then_some("ON");
     let redirect = matches!(kind, Kind::Memory | Kind::Moto).then_some("/elsewhere");
     [
