@@ -1872,8 +1872,10 @@ fn own_versions_are_no_conflict() {
 #[test]
 fn headers_of_an_object_stay_through_changes_of_its_content_and_name() {
     let pairs = |pairs: &[(&str, &str)]| pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let carried = pairs(&[("cache-control", "no-store"), ("content-disposition", "inline"), ("content-encoding", "gzip")]);
-    let headers = Headers { content_type: Some("model/gguf".into()), metadata: pairs(&[("owner", "me")]), carried };
+    let for_clients = [("cache-control", "no-store"), ("content-disposition", "inline"), ("content-encoding", "gzip")];
+    let of_store = [("storage-class", "STANDARD_IA"), ("tagging", "a=b"), ("acl", "public-read"), ("object-lock-legal-hold", "ON")];
+    let metadata = pairs(&[("owner", "me"), ("mode", "33152"), ("uid", "7")]);
+    let headers = Headers { content_type: Some("model/gguf".into()), metadata, carried: pairs(&[&for_clients[..], &of_store].concat()) };
     for (posix_attributes, size) in [(false, 100), (false, 5 * PART), (true, 100), (true, 5 * PART)] {
         let store = Memory::default();
         store.put("f", vec![1; size]);
@@ -1882,7 +1884,8 @@ fn headers_of_an_object_stay_through_changes_of_its_content_and_name() {
         let check = |name: &str, after: &str| {
             let found = store.headers(name).expect("it is there");
             assert_eq!((&found.carried, &found.content_type), (&headers.carried, &headers.content_type), "after {after}, {size} bytes");
-            assert_eq!(found.metadata["owner"], "me", "after {after}, {size} bytes");
+            let metadata = ["owner", "mode", "uid"].map(|name| &*found.metadata[name]);
+            assert_eq!(metadata, ["me", "33152", "7"], "after {after}, {size} bytes");
         };
         let file = mount.open("f", CHANGES);
         mount.write(&file, 10, b"edited").unwrap();
@@ -1906,6 +1909,14 @@ fn headers_of_an_object_stay_through_changes_of_its_content_and_name() {
         mount.end(mount.begin_rename("g", "h")).unwrap();
         mount.close(&file).unwrap();
         check("h", "a rename while it was open");
+        let file = mount.open("h", EMPTIES);
+        mount.write(&file, 0, &vec![2; size]).unwrap();
+        mount.close(&file).unwrap();
+        check("h", "an overwrite");
+        mount.run(mount.world.edits.set_attributes(file.ino, None, SetAttributes { size: Some(0), ..Default::default() })).unwrap();
+        check("h", "a truncate to nothing");
+        mount.run(mount.world.edits.set_attributes(file.ino, None, SetAttributes { size: Some(9), ..Default::default() })).unwrap();
+        check("h", "a truncate to more");
     }
 }
 

@@ -71,9 +71,10 @@ impl Edits {
     pub(super) async fn commit_once(&self, file: &DirtyFile) -> Result<(), WriteError> {
         let key = file.key();
         if self.names.options.posix_attributes && file.content.is_dirty() {
-            let own = Self::with_time(file, self.names.own.get(key.as_bytes(), None));
             // What is there, or was, has more than attributes.
             let before = if file.is_new() { self.headers_for(&key) } else { file.content.headers() };
+            let own = Self::with_time(file, self.names.own.get(key.as_bytes(), None));
+            let own = posix::written_over(own, &before.metadata);
             file.content.set_headers(posix::headers(before, &own, &self.names.options, false));
         }
         let condition = if file.is_exclusive() { Condition::Absent } else { Condition::Any };
@@ -102,6 +103,7 @@ impl Edits {
         let mut facts = FileFacts::from(meta);
         if self.names.options.posix_attributes {
             let own = Self::with_time(file, self.names.own.get(meta.key.as_bytes(), Some(&meta.etag)));
+            let own = posix::written_over(own, &file.content.headers().metadata);
             facts = posix::with(facts, &own, &self.names.options);
         }
         // First: a listing of the directory has it there or among those that are new.

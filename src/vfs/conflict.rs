@@ -69,7 +69,7 @@ impl Edits {
     async fn append_again(&self, file: &Arc<DirtyFile>, mut error: WriteError) -> Result<(), WriteError> {
         for _ in 0..APPEND_ROUNDS {
             let Some(from) = file.appended_from().filter(|_| error.is_conflict()) else { break };
-            let details = match self.store.details(&file.key()).await {
+            let details = match self.store.details_to_keep(&file.key()).await {
                 Ok(details) if details.symlink.is_none() => details,
                 // Who removes a file takes what is appended to it along.
                 Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),

@@ -27,6 +27,7 @@ use super::next_files::Successions;
 use super::one_by_one::OneByOne;
 use super::options::{Conflict, Options};
 use super::own::Own;
+use super::posix;
 use super::probe::Probe;
 use super::record::Record;
 use super::stat_cache::{StatCache, split};
@@ -391,7 +392,11 @@ impl Names {
 
     /// What stat shows of a file that is being changed.
     pub(super) fn attr_of_dirty(&self, file: &DirtyFile) -> Attr {
-        let what = What::File(file.facts());
+        let facts = match self.options.posix_attributes {
+            true => posix::being_written(file.facts(), &file.content.headers().metadata),
+            false => file.facts(),
+        };
+        let what = What::File(facts);
         let attr = self.attr(file.ino, file.key().as_bytes(), &what).expect("a file has attributes");
         Attr { nlink: u32::from(!file.is_unwanted()), ..attr }
     }

@@ -12,6 +12,7 @@ use crate::store::{Details, Headers};
 
 /// Permission bits, with setuid, setgid and sticky.
 const PERMISSIONS: u32 = 0o7777;
+const SET_IDS: u16 = 0o6000;
 
 /// `headers` with the attributes of a file or directory; what is not set is as the options say.
 pub(super) fn headers(mut headers: Headers, own: &Posix, options: &Options, is_directory: bool) -> Headers {
@@ -41,6 +42,25 @@ pub(super) fn over(own: Posix, details: &Details) -> Posix {
         // A new time of modification does not take the time of access along, which was the same before.
         accessed: own.accessed.or(stored.accessed).or(modified.filter(|_| own.modified.is_some())),
     }
+}
+
+/// What an object is to be given whose content was written: `own` over what `metadata` says. Setuid and setgid go with a write.
+pub(super) fn written_over(own: Posix, metadata: &BTreeMap<String, String>) -> Posix {
+    let stored = read(metadata);
+    Posix {
+        mode: own.mode.or(stored.mode.map(|mode| mode & !SET_IDS)),
+        uid: own.uid.or(stored.uid),
+        gid: own.gid.or(stored.gid),
+        modified: own.modified,
+        accessed: own.accessed.or(stored.accessed),
+    }
+}
+
+/// `facts` of a file that is being written, with the attributes of `metadata`; its time is that of the last write.
+pub(super) fn being_written(facts: FileFacts, metadata: &BTreeMap<String, String>) -> FileFacts {
+    let posix = written_over(Posix::default(), metadata);
+    let extra = Extra { link: None, posix };
+    FileFacts { extra: (extra != Extra::default()).then(|| Arc::new(extra)), ..facts }
 }
 
 /// `facts` of a file that was just stored with [`headers`].
