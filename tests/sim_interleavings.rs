@@ -1094,6 +1094,8 @@ fn requests_that_meet_the_leaving_of_a_mount_are_answered_by_the_next_daemon() {
 fn file_without_bytes_is_as_good_as_new_in_the_next_daemon() {
     let store = Memory::default();
     store.put("old", "content");
+    let carried = [("tagging".to_owned(), "a=b".to_owned())].into();
+    store.set_headers("old", Headers { carried, ..Headers::default() });
     let mount = Mount::lasting(&store);
     let files = [mount.create("new", CHANGES), mount.open("old", EMPTIES)];
     // A change has begun and brought no byte.
@@ -1106,6 +1108,7 @@ fn file_without_bytes_is_as_good_as_new_in_the_next_daemon() {
         mount.close(file).unwrap();
         assert!(is(&store, name, b"written"), "{name}");
     }
+    assert_eq!(store.headers("old").unwrap().carried["tagging"], "a=b");
 }
 
 #[test]

@@ -212,7 +212,7 @@ impl Edits {
 
     /// What an object has besides its content, when that is replaced as a whole. One that is gone, or that may be written and not be looked at, is
     /// written as a new one.
-    async fn headers_to_keep(&self, key: &Key) -> Result<Headers> {
+    pub(super) async fn headers_to_keep(&self, key: &Key) -> Result<Headers> {
         match self.store.details_to_keep(key).await {
             Ok(details) => Ok(details.headers),
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::AccessDenied) => {

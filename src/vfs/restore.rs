@@ -4,8 +4,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
+use tokio::time::timeout;
 
 use super::Inode;
 use super::dirty_files::Fate;
@@ -17,6 +19,9 @@ use crate::writer::Content;
 
 /// Handles that are restored at a time: each may need a request.
 const AT_ONCE: usize = 64;
+
+/// How long a store may take to say what an emptied object has besides its content: the mount serves nothing before.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Edits {
     /// See the module. For before the first request, and after the files that are only read. Uploads of what was closed go on in tasks of their own.
@@ -48,7 +53,10 @@ impl Edits {
         let mut kept: HashMap<u64, Arc<Content>> = self.writer.take_over(&owners).await;
         let mut lost = HashMap::new();
         for (ino, row) in rows {
-            let content = kept.remove(&ino.0).or_else(|| self.begun_again(&row));
+            let content = match kept.remove(&ino.0) {
+                Some(content) => Some(content),
+                None => self.begun_again(&row).await,
+            };
             match content {
                 Some(content) if row.fate != Fate::Lost => {
                     let file = self.names.dirty.of_row(ino, content, row);
@@ -74,9 +82,22 @@ impl Edits {
     }
 
     /// What was made or emptied and not written to is as good as new.
-    fn begun_again(&self, row: &DirtyRow) -> Option<Arc<Content>> {
+    async fn begun_again(&self, row: &DirtyRow) -> Option<Arc<Content>> {
         let is_empty = !row.written && row.fate != Fate::Saved && row.fate != Fate::Lost;
-        is_empty.then(|| self.writer.create(row.key.clone(), self.headers_for(&row.key)))
+        if !is_empty {
+            return None;
+        }
+        let headers = match &row.committed {
+            None => self.headers_for(&row.key),
+            Some(_) => match timeout(PATIENCE, self.headers_to_keep(&row.key)).await {
+                Ok(Ok(headers)) => headers,
+                _ => {
+                    tracing::warn!(key = %row.key, "the store does not answer: what the emptied object has besides its content is lost with that");
+                    self.headers_for(&row.key)
+                }
+            },
+        };
+        Some(self.writer.create(row.key.clone(), headers))
     }
 
     async fn restore_handle(&self, handle: HandleId, row: EditRow, lost: &HashMap<Inode, Key>) {
