@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-use super::place::Kind;
+use super::place::{Kind, Place};
 use super::support::mounts::Daemon;
 use super::support::third_party::ThirdParty;
 use super::support::{ACCESS_KEY, REGION, SECRET_KEY, python};
@@ -137,6 +137,38 @@ fn found(kind: Kind) -> (BTreeSet<(&'static str, String)>, BTreeSet<String>) {
     };
     let all = OPERATIONS.iter().flat_map(|(operation, _)| attributes.iter().map(move |name| (*operation, name.clone())));
     (all.filter(|(operation, name)| is_kept(operation, name)).collect(), attributes.clone())
+}
+
+/// Panics when changes ask for more, or less, than docs/servers.md says. A name is looked up before it is counted; OSS has no conditions, for each
+/// of which a HEAD would stand in.
+pub fn requests(place: &Place) {
+    OPERATIONS.iter().for_each(|(operation, _)| place.put(operation, b"content"));
+    let mount = place.mount_again(&["--posix-attributes", "--conflict=overwrite"]);
+    let counted = |what: &str, change: &dyn Fn(&Path)| {
+        let path = mount.join(what);
+        let before = place.counts();
+        change(&path);
+        let after = place.counts();
+        let writes = |name: &str| after.writes.get(name).copied().unwrap_or(0) - before.writes.get(name).copied().unwrap_or(0);
+        let reads = [after.head - before.head, after.tagging - before.tagging, after.acl - before.acl];
+        (reads, [writes("PUT"), writes("COPY"), writes("DELETE")])
+    };
+    let looked_up = |what: &str| {
+        fs::metadata(mount.join(what)).expect("it is there");
+        fs::metadata(renamed(&mount.join(what))).expect_err("nobody made it");
+    };
+    let (reads, writes) = counted("new", &|path| fs::write(path, b"content").expect("it is taken"));
+    assert_eq!((&reads[1..], writes), (&[0, 0][..], [1, 0, 0]), "a new file");
+    for (operation, change) in OPERATIONS {
+        let writes = match operation {
+            "chmod" | "chown" | "utimens" => [0, 1, 0],
+            "rename" => [0, 1, 1],
+            "rename of its directory" => continue,
+            _ => [1, 0, 0],
+        };
+        looked_up(operation);
+        assert_eq!(counted(operation, &|path| change(path, 7)), ([1, 1, 1], writes), "{operation}");
+    }
 }
 
 /// What the other client prints.

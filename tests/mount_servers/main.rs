@@ -50,6 +50,13 @@ fn main() -> ExitCode {
             }
         }));
     }
+    trials.push(Trial::ignorable_test("OSS::requests_of_changes_are_those_that_are_published", || match why_not() {
+        Some(reason) => Ok(Completion::ignored_with(reason)),
+        None => {
+            attributes::requests(&Place::open(Kind::Oss)?);
+            Ok(Completion::Completed)
+        }
+    }));
     support::mounts::run(trials)
 }
 

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use super::support::mounts::{Daemon, Mount};
-use super::support::oss_server::{OssServer, Setup};
+use super::support::oss_server::{Counts, OssServer, Setup};
 use super::support::oss_sign::Signee;
 use super::support::third_party::{Make, ThirdParty};
 use super::support::{ACCESS_KEY, REGION, SECRET_KEY};
@@ -147,6 +147,14 @@ impl Place {
                 self.runtime.block_on(put.send()).unwrap_or_else(|error| panic!("PUT {key}: {error:?}"));
             }
             Other::Oss(server) => server.change(|setup| drop(setup.objects.insert(key.into(), content.to_vec()))),
+        }
+    }
+
+    /// What the OSS server was asked so far.
+    pub fn counts(&self) -> Counts {
+        match &self.other {
+            Other::Oss(server) => server.counts(),
+            Other::S3(_) => panic!("only that of the tests counts"),
         }
     }
 

@@ -38,6 +38,11 @@ pub fn serve(
         (&Method::GET, false) if received.query.iter().any(|(name, _)| name == "acl" || name == "tagging") => {
             let data = find(setup, &key)?;
             let is_acl = received.query.iter().any(|(name, _)| name == "acl");
+            if is_acl {
+                counts.acl += 1;
+            } else {
+                counts.tagging += 1;
+            }
             let document = if is_acl { writes.acl(&key, data) } else { writes.tags(&key, data) };
             Ok(respond(200, Vec::new(), document.into_bytes()))
         }

@@ -50,6 +50,8 @@ pub struct Counts {
     pub get: usize,
     pub head: usize,
     pub list: usize,
+    pub acl: usize,
+    pub tagging: usize,
     pub refused: usize,
     pub redirected: usize,
     /// Requests in virtual-host style.
