@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use futures::future::join3;
+use futures::future::{join3, try_join};
 use http::Method;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde::Deserialize;
@@ -125,16 +125,27 @@ impl Requests {
             Some(count) if counts && count > 0 => self.tags_of(key).await?,
             _ => tags?,
         };
+        details.headers.carried.extend(tags.map(|tags| (TAGGING.to_owned(), tags)));
+        self.carry_rights(&mut details, rights?);
+        Ok(details)
+    }
+
+    /// As [`details_to_keep`](Self::details_to_keep) without the tags, which a copy takes along.
+    pub(super) async fn details_to_copy(&self, key: &Key) -> Result<Details> {
+        let (mut details, rights) = try_join(self.details(key), self.rights_of(key)).await?;
+        self.carry_rights(&mut details, rights);
+        Ok(details)
+    }
+
+    fn carry_rights(&self, details: &mut Details, rights: Option<Rights>) {
         let carried = &mut details.headers.carried;
-        carried.extend(tags.map(|tags| (TAGGING.to_owned(), tags)));
-        match rights? {
+        match rights {
             Some(rights) if rights.is_empty() && self.names.gives_acl() => {
                 drop(carried.insert(ACL.to_owned(), self.without_rights().to_owned()))
             }
             Some(rights) => carried.extend(rights),
             None => {}
         }
-        Ok(details)
     }
 
     /// The word for no rights of an object's own.

@@ -138,7 +138,7 @@ impl Requests {
         let (mut object, directive) = match headers {
             None => {
                 // A copy by itself has neither class nor encryption nor access list of its source.
-                let kept = self.details_to_keep(source).map_err(|error| Error { op: Op::Copy, ..error });
+                let kept = self.details_to_copy(source).map_err(|error| Error { op: Op::Copy, ..error });
                 let (mut object, kept) = try_join(self.copy_source(Op::Copy, source, etag), kept).await?;
                 object.extend(self.names.of_store(Op::Copy, target, &kept.headers)?);
                 (object, "COPY")
