@@ -368,7 +368,8 @@ async fn ask(store: &dyn ObjectStore, op: Op, upload: &Upload, part: &Part) -> R
         Op::CopyPart => store.copy_part(upload, 2, &PartCopy { source, etag: tag, range: 0..7 }).await.map(drop),
         Op::CompleteUpload => store.complete_upload(upload, std::slice::from_ref(part), &condition).await.map(drop),
         Op::AbortUpload => store.abort_upload(upload).await,
-        Op::Copy => store.copy(&CopyRequest { source, etag: tag, target, headers: None, condition }).await.map(drop),
+        // With its headers it is one request; without, what they are is asked for first.
+        Op::Copy => store.copy(&CopyRequest { source, etag: tag, target, headers: Some(headers), condition }).await.map(drop),
         Op::Delete => store.delete(&target).await,
         Op::ListUploads | Op::ListParts => unreachable!("only the orphans of a crash are listed"),
     }

@@ -1773,6 +1773,36 @@ fn conflicting_version_is_saved_beside_the_other() {
     }
 }
 
+/// Another client writes under the old name while the object is copied to the new one.
+#[test]
+fn what_is_written_under_the_old_name_during_a_rename_stays() {
+    for is_open in [false, true] {
+        let store = Memory::default();
+        store.put("f", "before");
+        let mount = Mount::refusing(&store);
+        let file = is_open.then(|| {
+            let file = mount.open("f", CHANGES);
+            mount.write(&file, 0, b"B").unwrap();
+            mount.fsync(&file).unwrap();
+            file
+        });
+        mount.lookup("f").unwrap();
+        let mut delete = store.hold(Op::Delete, "f");
+        let renaming = mount.begin_rename("f", "g");
+        mount.reach(&mut delete);
+        store.put("f", "theirs");
+        drop(delete);
+        mount.end(renaming).unwrap();
+        assert!(is(&store, "f", b"theirs") && is(&store, "g", if is_open { b"Before" } else { b"before" }), "{is_open}");
+        assert_eq!((mount.read_whole("f"), mount.read_whole("g").len()), (b"theirs".to_vec(), 6));
+        if let Some(file) = file {
+            mount.write(&file, 0, b"C").unwrap();
+            mount.close(&file).unwrap();
+            assert!(is(&store, "g", b"Cefore") && is(&store, "f", b"theirs"));
+        }
+    }
+}
+
 #[test]
 fn new_file_that_another_client_has_made_too_is_refused() {
     for size in [10, 5 * PART] {

@@ -22,8 +22,8 @@ use tokio::time::{Instant, timeout_at};
 
 use self::times::{Allowance, Class};
 use super::{
-    Body, Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage, Written,
+    Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum,
+    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -338,6 +338,10 @@ impl ObjectStore for Hedging {
 
     async fn delete(&self, key: &Key) -> Result<()> {
         self.inner.delete(key).await
+    }
+
+    async fn delete_version(&self, key: &Key, etag: &ETag) -> Result<()> {
+        self.inner.delete_version(key, etag).await
     }
 
     async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {

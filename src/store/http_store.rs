@@ -12,8 +12,8 @@ use super::range::RangeClient;
 use super::requests::{Requests, Tags, Voice};
 use super::signing::SignGet;
 use super::{
-    Body, Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadRequest, UploadsPage, Written,
+    Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options,
+    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -119,6 +119,10 @@ impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
 
     async fn delete(&self, key: &Key) -> Result<()> {
         self.requests.delete(key).await
+    }
+
+    async fn delete_version(&self, key: &Key, etag: &ETag) -> Result<()> {
+        self.requests.delete_version(key, etag).await
     }
 
     async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {

@@ -310,6 +310,16 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
         Err(not_writable(Op::Delete, key))
     }
 
+    /// Deletes the object if it still is the version `etag`, where the endpoint compares (S3 with `If-Match`; some servers ignore it); where it is known
+    /// not to, a HEAD before it does. What is not there is no error.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Replaced`] when it is another version; else what the endpoint answers.
+    async fn delete_version(&self, key: &Key, etag: &ETag) -> Result<()> {
+        let _ = etag;
+        Err(not_writable(Op::Delete, key))
+    }
+
     /// Deletes at most [`MOST_DELETED`] objects, in one request where the endpoint takes that. Those that are not there are no error. Returns an
     /// error for each that may still be there.
     ///

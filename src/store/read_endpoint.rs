@@ -15,8 +15,8 @@ use tracing::{debug, info, warn};
 use self::breaker::{Breaker, Turn};
 use super::retry::Counted;
 use super::{
-    Body, Condition, CopyRequest, Details, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadRequest, UploadsPage, Written,
+    Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options,
+    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -162,6 +162,10 @@ impl ObjectStore for ReadEndpoint {
 
     async fn delete(&self, key: &Key) -> Result<()> {
         self.home.delete(key).await
+    }
+
+    async fn delete_version(&self, key: &Key, etag: &ETag) -> Result<()> {
+        self.home.delete_version(key, etag).await
     }
 
     async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {

@@ -14,9 +14,9 @@ use futures::future::BoxFuture;
 use self::attempts::{Attempts, Limit, is_ambiguous};
 use super::orphans::Orphans;
 use super::{
-    Body, Condition, CopyRequest, Details, Error, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Op, Options,
-    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage, Written,
-    one_by_one,
+    Body, Condition, CopyRequest, Details, ETag, Error, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Op,
+    Options, Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage,
+    Written, one_by_one,
 };
 use crate::metrics::Metrics;
 
@@ -201,6 +201,10 @@ impl ObjectStore for Retrying {
 
     async fn delete(&self, key: &Key) -> Result<()> {
         self.run(Op::Delete, key, Limit::Short, || self.inner.delete(key)).await.0
+    }
+
+    async fn delete_version(&self, key: &Key, etag: &ETag) -> Result<()> {
+        self.run(Op::Delete, key, Limit::Short, || self.inner.delete_version(key, etag)).await.0
     }
 
     async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {

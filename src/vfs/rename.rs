@@ -18,6 +18,7 @@ use super::fact::{Marker, What};
 use super::inodes::Inode;
 use super::listing::FileFacts;
 use super::lookup::object_meta;
+use super::options::Conflict;
 use super::{Error, Result};
 use crate::store::{self, Condition, ErrorKind, Key, ListRequest, ObjectMeta, Op, SYMLINK_SIZE};
 use crate::writer::Frozen;
@@ -138,12 +139,18 @@ impl Edits {
         let (source, written) = self.copy(&source, to, condition).await?;
         let meta = ObjectMeta { key: to.clone(), size: source.size, etag: written, modified: source.modified };
         self.replace_target(target).await;
-        if let Err(error) = self.store.delete(from).await {
-            self.on_copied(&meta, extra);
-            return Err(error.into());
-        }
+        let source_is_gone = match self.delete_source(&source).await {
+            Ok(is_gone) => is_gone,
+            Err(error) => {
+                self.on_copied(&meta, extra);
+                return Err(error);
+            }
+        };
         self.names.on_renamed(from, parent, to, Some((&source.etag, &meta.etag)));
         self.names.on_removed(from);
+        if !source_is_gone {
+            self.names.on_unknown(from);
+        }
         self.names.on_file(to, FileFacts { extra, ..FileFacts::from(&meta) });
         if let Some(ino) = self.names.known_inode(to) {
             self.files.on_rename(ino, &source.etag, &meta);
@@ -153,6 +160,22 @@ impl Edits {
         self.names.on_entry_changed(to);
         self.keep_directory_of(from).await;
         Ok(())
+    }
+
+    /// The object `source` was copied, and goes. False: another client has written a new one under its name meanwhile, which stays, as if it had been
+    /// written after the rename.
+    async fn delete_source(&self, source: &ObjectMeta) -> Result<bool> {
+        let deleted = match self.names.options.conflict {
+            Conflict::Overwrite => self.store.delete(&source.key).await,
+            Conflict::Fail | Conflict::Save => self.store.delete_version(&source.key, &source.etag).await,
+        };
+        match deleted {
+            Err(error) if error.kind == ErrorKind::Replaced => {
+                tracing::warn!(key = %source.key, "another client has written there while the object was renamed: that stays");
+                Ok(false)
+            }
+            deleted => Ok(deleted.map(|()| true)?),
+        }
     }
 
     /// The copy `meta` has taken the place of what had its name, and its source could not be deleted.
@@ -201,17 +224,20 @@ impl Edits {
         there: Option<ObjectMeta>,
         target: Option<Held>,
     ) -> Result<()> {
-        let (mut moved, mut source) = (None, None);
+        let (mut moved, mut source, mut source_is_gone) = (None, None, true);
         if let Some(committed) = file.committed().filter(|committed| committed.key == *from) {
             // This version or none: what was written is a change of it.
             let etag = store::copy_object(&*self.store, &committed, to, None, &Condition::Any).await?.etag;
             let meta = ObjectMeta { key: to.clone(), etag, ..committed.clone() };
-            source = Some(committed);
-            if let Err(error) = self.store.delete(from).await {
-                self.replace_target(target).await;
-                self.on_copied(&meta, None);
-                return Err(error.into());
+            match self.delete_source(&committed).await {
+                Ok(is_gone) => source_is_gone = is_gone,
+                Err(error) => {
+                    self.replace_target(target).await;
+                    self.on_copied(&meta, None);
+                    return Err(error);
+                }
             }
+            source = Some(committed);
             moved = Some(meta);
         }
         self.replace_target(target).await;
@@ -219,6 +245,9 @@ impl Edits {
         self.names.on_renamed(from, parent, to, None);
         self.names.dirty.rename(&file, to.clone(), moved.clone().or(there));
         self.names.on_removed(from);
+        if !source_is_gone {
+            self.names.on_unknown(from);
+        }
         if let (Some(meta), Some(source)) = (&moved, &source) {
             self.names.on_file(to, FileFacts::from(meta));
             self.files.on_rename(file.ino, &source.etag, meta);

@@ -55,6 +55,7 @@ pub const ALL: &[Promise] = &[
     promise!(writes::odd_keys_are_written_as_they_are, |kind| !kind.is_directory_tree()),
     promise!(writes::a_put_replaces_only_what_its_condition_allows, Kind::is_conditional),
     promise!(writes::what_is_deleted_is_gone_and_may_be_deleted_again),
+    promise!(writes::a_version_is_deleted_and_no_other, Kind::compares_deletes),
     promise!(writes::many_objects_are_deleted_at_once),
     promise!(writes::headers_for_other_clients_stay_with_their_object),
     promise!(writes::links_lead_where_they_were_written_to),

@@ -62,6 +62,11 @@ impl Kind {
         self != Self::S3sFs
     }
 
+    /// It looks at conditions of deletes.
+    pub fn compares_deletes(self) -> bool {
+        !matches!(self, Self::S3sFs | Self::Minio)
+    }
+
     /// It looks at the version of the source of a copy. Those that do not leave no trace of it in their answers.
     pub fn checks_sources(self) -> bool {
         !matches!(self, Self::S3sFs | Self::Moto)

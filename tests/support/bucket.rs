@@ -313,7 +313,10 @@ impl S3 for Bucket {
 
     async fn delete_object(&self, req: S3Request<DeleteObjectInput>) -> S3Result<S3Response<DeleteObjectOutput>> {
         check(&req.input.bucket)?;
-        self.delete(&req.input.key);
+        let mut objects = self.lock();
+        objects.meets(&req.input.key, req.input.if_match.as_ref(), None)?;
+        objects.by_key.remove(&Key::from(req.input.key.as_str()));
+        drop(objects);
         Ok(S3Response::new(DeleteObjectOutput::default()))
     }
 

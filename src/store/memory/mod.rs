@@ -270,7 +270,11 @@ impl ObjectStore for Memory {
     }
 
     async fn delete(&self, key: &Key) -> Result<()> {
-        self.answer_delete(key).await
+        self.answer_delete(key, &Condition::Any).await
+    }
+
+    async fn delete_version(&self, key: &Key, etag: &ETag) -> Result<()> {
+        self.answer_delete(key, &Condition::Is(etag.clone())).await
     }
 
     async fn put_symlink(&self, key: &Key, target: &[u8], headers: &Headers, condition: &Condition) -> Result<Written> {

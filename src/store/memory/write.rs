@@ -243,9 +243,12 @@ impl Memory {
         .await
     }
 
-    pub(super) async fn answer_delete(&self, key: &Key) -> Result<()> {
+    pub(super) async fn answer_delete(&self, key: &Key, condition: &Condition) -> Result<()> {
         let guard = Guard::open(&self.log, Op::Delete, key, None, None);
         self.carry_out(Op::Delete, key, 0, guard, |bucket| {
+            if bucket.objects.contains_key(key) {
+                check(bucket, Op::Delete, key, condition)?;
+            }
             bucket.objects.remove(key);
             Ok(())
         })

@@ -99,6 +99,9 @@ impl Requests {
                 }
             } else if conditional && is_versioned(op, condition, &error) && self.turns_out_weak(key, was_weak).await {
                 debug!(%error, "the endpoint weakens its ETags: looking before each write that replaces a version");
+            } else if conditional && op == Op::Delete && lacks_conditions(&error) {
+                debug!(%error, "the endpoint knows no conditional deletes: looking before each instead");
+                self.conditional_deletes.store(false, Relaxed);
             } else if conditional && self.dialect == Dialect::S3 && lacks_conditions(&error) {
                 warn!(%error, "the endpoint knows no conditional writes: looking before each instead, which leaves a gap between the two");
                 self.conditions.store(false, Relaxed);
@@ -266,6 +269,7 @@ impl Requests {
             }
             (Dialect::Oss, Condition::Is(_)) => look = true,
             (Dialect::S3, _) if !self.conditions.load(Relaxed) => look = true,
+            (Dialect::S3, _) if op == Op::Delete && !self.conditional_deletes.load(Relaxed) => look = true,
             (Dialect::S3, Condition::Is(etag)) if etag.is_weak() || self.tags.are_weak() => look = true,
             (Dialect::S3, Condition::Absent) => {
                 headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));

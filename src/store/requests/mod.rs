@@ -102,6 +102,8 @@ pub(super) struct Requests {
     conditions: AtomicBool,
     /// One request deletes many objects; not any more once the endpoint refused it.
     deletes_many: AtomicBool,
+    /// It may know conditions of deletes.
+    conditional_deletes: AtomicBool,
     telling: Telling,
 }
 
@@ -170,6 +172,7 @@ impl Requests {
             probing: tokio::sync::Mutex::default(),
             conditions: AtomicBool::new(true),
             deletes_many: AtomicBool::new(true),
+            conditional_deletes: AtomicBool::new(true),
             telling: Telling::default(),
         }
     }

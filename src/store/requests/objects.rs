@@ -185,6 +185,19 @@ impl Requests {
         gone(self.send(&Call::new(Op::Delete, Method::DELETE, key)).await)
     }
 
+    pub async fn delete_version(&self, key: &Key, etag: &ETag) -> Result<()> {
+        let condition = Condition::Is(etag.clone());
+        let form = |headers: HeaderMap| Call::new(Op::Delete, Method::DELETE, key).headed(headers);
+        match self.write(Op::Delete, key, &condition, form).await {
+            // As of `delete`, whoever says it.
+            Err(error) if error.kind == ErrorKind::Replaced => match self.head(key).await {
+                Err(now) if now.kind == ErrorKind::NotFound => Ok(()),
+                _ => Err(error),
+            },
+            result => gone(result),
+        }
+    }
+
     /// One request for all of them, unless the endpoint turns out to know none such.
     pub async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {
         let (named, odd): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| deletion::can_name(key));

@@ -88,6 +88,18 @@ pub async fn what_is_deleted_is_gone_and_may_be_deleted_again(bucket: Bucket) {
     assert_eq!(read(&bucket, "d/b").await, b"two");
 }
 
+pub async fn a_version_is_deleted_and_no_other(bucket: Bucket) {
+    let store = &bucket.store;
+    let old = put(&bucket, "a", b"one").await.etag;
+    let new = put(&bucket, "a", b"three").await.etag;
+    assert_eq!(store.delete_version(&key("a"), &old).await.unwrap_err().kind, ErrorKind::Replaced);
+    assert_eq!(read(&bucket, "a").await, b"three");
+    for _ in 0..2 {
+        store.delete_version(&key("a"), &new).await.unwrap();
+        assert_eq!(store.head(&key("a")).await.unwrap_err().kind, ErrorKind::NotFound);
+    }
+}
+
 pub async fn headers_for_other_clients_stay_with_their_object(bucket: Bucket) {
     let carried = [
         ("cache-control", "max-age=60, private"),

@@ -87,7 +87,7 @@ impl Objects {
         sum.map(|sum| in_base64(sum ^ u64::from(self.habits.wrong_checksums)))
     }
 
-    fn meets(&self, key: &str, if_match: Option<&ETagCondition>, if_none_match: Option<&ETagCondition>) -> S3Result<()> {
+    pub(super) fn meets(&self, key: &str, if_match: Option<&ETagCondition>, if_none_match: Option<&ETagCondition>) -> S3Result<()> {
         if self.habits.no_conditions && (if_match.is_some() || if_none_match.is_some()) {
             return Err(s3_error!(NotImplemented, "A header you provided implies functionality that is not implemented"));
         }
