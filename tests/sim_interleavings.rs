@@ -1773,6 +1773,37 @@ fn conflicting_version_is_saved_beside_the_other() {
     }
 }
 
+#[test]
+fn file_that_was_renamed_over_another_is_no_append_to_that() {
+    let store = Memory::default();
+    store.put("f", "before");
+    let mount = Mount::refusing(&store);
+    let file = mount.create("new", APPENDS);
+    mount.write(&file, 0, b"all of what is new").unwrap();
+    mount.end(mount.begin_rename("new", "f")).unwrap();
+    store.put("f", "theirs");
+    assert!(is_stale(mount.close(&file)));
+    assert!(is(&store, "f", b"theirs"));
+}
+
+#[test]
+fn conflicts_leave_nothing_on_the_disk() {
+    for conflict in [Conflict::Fail, Conflict::Save] {
+        let store = Memory::default();
+        store.put("f", "before");
+        let directory = tempfile::tempdir().unwrap();
+        let names = |store: Arc<dyn ObjectStore>| Names::new(store, Options { conflict, ..Options::default() });
+        let world = VfsWorld::over(Arc::new(store.clone()), writing(Some(directory.path())), names);
+        let mount = Mount { world, store: store.clone(), directory: Some(directory) };
+        for _ in 0..3 {
+            let (file, closed) = close_after_another_wrote(&mount, CHANGES, Some("theirs"));
+            assert!(is_stale(closed));
+            mount.release(&file);
+        }
+        assert_eq!(mount.staged(), [""; 0]);
+    }
+}
+
 /// Another client writes under the old name while the object is copied to the new one.
 #[test]
 fn what_is_written_under_the_old_name_during_a_rename_stays() {

@@ -12,7 +12,7 @@ use super::listing::FileFacts;
 use super::options::Conflict;
 use super::{Error, Result};
 use crate::store::{ErrorKind, Key, ObjectMeta};
-use crate::writer::{Content, Left, WriteError};
+use crate::writer::{Content, WriteError};
 
 /// How often what was appended is appended to another version before its writer is told. Each round that fails is one in which another client has
 /// stored something, so that all together always come forward. 64 were too few beside five busy writers of another mount, over a store that answers
@@ -130,16 +130,15 @@ impl Edits {
         None
     }
 
-    /// Another client has the name. What is staged stays on the disk, where that outlives the mount, unless it `is_saved`.
+    /// Another client has the name. At the end of the mount, when no program may hear of it, what is staged stays on the disk, where that outlives the
+    /// mount; else its writer knows, and the disk would fill with versions that nobody looks for.
     async fn lose_to_another(&self, file: &Arc<DirtyFile>, error: Error, is_saved: bool) {
-        if !is_saved {
+        if self.is_ending() && !is_saved {
             let lost = Lost::of(file, false, DISK).await;
-            if let Left::Kept(path) = &lost.left {
-                tracing::warn!(key = %lost.key, kept = %path.display(), "the bytes of a file that is not in the bucket are kept");
-            }
-            if self.is_ending() {
-                self.lost.lock().push(lost);
-            }
+            self.lost.lock().push(lost);
+        }
+        if !file.content.stays() {
+            file.content.give_up().await;
         }
         file.on_lost_by(error);
         self.let_go(file).await;

@@ -683,6 +683,8 @@ impl DirtyFiles {
         state.key = key.clone();
         state.committed = committed;
         state.exclusive = false;
+        // What the store has under the new name may be the object that is replaced: nothing was appended to that.
+        state.only_appends &= state.fate == Fate::Saved;
         if table.by_ino.get(&file.ino).is_some_and(|entry| entry.is(file)) {
             table.by_key.insert(key, file.ino);
             file.note(&state);
