@@ -106,10 +106,12 @@ impl Edits {
             let own = posix::written_over(own, &file.content.headers().metadata);
             facts = posix::with(facts, &own, &self.names.options);
         }
+        // What stat shows of it until its last handle is gone, and after that.
+        let modified = facts.extra.as_ref().and_then(|extra| extra.posix.modified).unwrap_or(meta.modified);
         // First: a listing of the directory has it there or among those that are new.
         self.names.on_file(&meta.key, facts);
         self.files.on_commit(file.ino, meta);
-        file.on_commit(meta);
+        file.on_commit(&ObjectMeta { modified, ..meta.clone() });
         self.bind_readers(file);
     }
 
