@@ -149,7 +149,10 @@ fn everything_is_read_verified_shown_and_removed() {
     assert_eq!(row(&said.out, "files  "), ["1", "1100", "1101"]);
     assert_eq!(row(&said.out, "bytes, all verified")[0], "24.0 MiB");
     assert_eq!(row(&said.out, "requests: GET"), ["6", "1100", "1106"], "chunks of 4 MiB, and one each for small ones");
-    assert_eq!(row(&said.out, "requests: HEAD")[2], "0", "listings tell everything");
+    assert!(
+        number(row(&said.out, "requests: HEAD")[2]) <= 1.0,
+        "listings tell everything, but for the attributes of what is in the bucket's root"
+    );
     assert_eq!(row(&said.out, "bytes fetched / read"), ["1.000"; 3]);
     for name in ["throughput", "files/s", "memory held (peak)", "requests: LIST"] {
         assert!(number(row(&said.out, name)[2]) > 0.0, "{}", said.out);

@@ -20,7 +20,9 @@ use tokio::task::JoinHandle;
 use windlass::store::memory::{Fault, Held, Latency, Memory, Plan, Rule};
 use windlass::store::{ErrorKind, Headers, ObjectStore, Op};
 use windlass::units::ByteSize;
-use windlass::vfs::{Access, Caller, Conflict, Error, HandleId, Inode, Names, Opened, Options, Result, SetAttributes, Told};
+use windlass::vfs::{
+    Access, Caller, Conflict, Error, HandleId, Inode, Names, Opened, Options, PosixAttributes, Result, SetAttributes, Told,
+};
 use windlass::writer::{self, Left, Limits, staging};
 
 use support::vfs_world::VfsWorld;
@@ -1891,7 +1893,7 @@ fn save_that_a_read_needs_overwrites_nobody() {
 #[test]
 fn own_versions_are_no_conflict() {
     let store = Memory::default();
-    let options = Options { posix_attributes: true, ..Options::default() };
+    let options = Options { posix_attributes: PosixAttributes::On, ..Options::default() };
     for options in [Options::default(), options] {
         let mount = Mount::refusing_with(&store, writing(None).limits, options);
         let file = mount.create("f", CHANGES);
@@ -1940,7 +1942,8 @@ fn headers_of_an_object_stay_through_changes_of_its_content_and_name() {
     let of_store = [("storage-class", "STANDARD_IA"), ("tagging", "a=b"), ("acl", "public-read"), ("object-lock-legal-hold", "ON")];
     let metadata = pairs(&[("owner", "me"), ("mode", "33152"), ("uid", "7")]);
     let headers = Headers { content_type: Some("model/gguf".into()), metadata, carried: pairs(&[&for_clients[..], &of_store].concat()) };
-    for (posix_attributes, size) in [(false, 100), (false, 5 * PART), (true, 100), (true, 5 * PART)] {
+    let all = [PosixAttributes::Off, PosixAttributes::Auto, PosixAttributes::On];
+    for (posix_attributes, size) in all.into_iter().flat_map(|attributes| [(attributes, 100), (attributes, 5 * PART)]) {
         let store = Memory::default();
         store.put("f", vec![1; size]);
         store.set_headers("f", headers.clone());

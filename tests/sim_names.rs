@@ -9,7 +9,7 @@ use futures::future::join_all;
 use tokio::time::{Instant, advance, sleep};
 use windlass::store::memory::{Fault, Latency, Memory, Outcome, Plan, Rule};
 use windlass::store::{ErrorKind, Headers, Key, Op, SYMLINK_SIZE};
-use windlass::vfs::{Attr, DirHandle, Entry, Error, Inode, Kind, Names, Options};
+use windlass::vfs::{Attr, DirHandle, Entry, Error, Inode, Kind, Names, Options, PosixAttributes};
 
 const RTT: Duration = Duration::from_millis(20);
 
@@ -140,7 +140,10 @@ async fn what_may_be_a_link_and_what_has_attributes_of_its_own_is_asked_for() {
     plain.lookup(Inode::ROOT, b"link").await.expect("there");
     assert_eq!(requests(&store), (1, 1));
     let start = Instant::now();
-    names_with(&store, Options { posix_attributes: true, ..Options::default() }).lookup(Inode::ROOT, b"file").await.expect("there");
+    names_with(&store, Options { posix_attributes: PosixAttributes::On, ..Options::default() })
+        .lookup(Inode::ROOT, b"file")
+        .await
+        .expect("there");
     assert_eq!((start.elapsed(), requests(&store)), (RTT, (1, 1)), "side by side");
 }
 
@@ -151,7 +154,7 @@ async fn attributes_of_a_directory_are_those_of_its_marker_for_one_head_where_th
     let metadata = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     store.set_headers("marked/", Headers { metadata, ..Headers::default() });
     let modified = UNIX_EPOCH + Duration::from_millis(1_500_000_000_500);
-    let options = Options { posix_attributes: true, uid: 1, gid: 2, dir_mode: 0o755, ..Options::default() };
+    let options = Options { posix_attributes: PosixAttributes::On, uid: 1, gid: 2, dir_mode: 0o755, ..Options::default() };
     let shown = |attr: &Attr| (attr.perm, attr.uid, attr.gid, attr.modified == modified);
     let (kept, default) = ((0o750, 7, 8, true), (0o755, 1, 2, false));
 
@@ -186,10 +189,77 @@ async fn attributes_of_a_directory_are_those_of_its_marker_for_one_head_where_th
     assert_eq!(requests(&store), (1, 1), "its file, and the listing");
 
     // Where they are not kept nobody asks for them.
-    let plain = names_with(&store, Options { posix_attributes: false, ..options });
+    let plain = names_with(&store, Options { posix_attributes: PosixAttributes::Off, ..options });
     let entries = list(&plain.open_dir(Inode::ROOT).expect("a directory"), 100).await.expect("it is listed");
     assert!(entries.iter().all(|(_, entry)| shown(&entry.attr) == default), "{entries:?}");
     assert_eq!(requests(&store), (0, 1));
+}
+
+/// What each file of `directories` shows as its mode: listed first, or each by its name.
+async fn modes(names: &Arc<Names>, directories: &[&str], listed: bool) -> Vec<u16> {
+    let mut modes = Vec::new();
+    for directory in directories {
+        let parent = if directory.is_empty() { Inode::ROOT } else { ino(names, directory).await };
+        if listed {
+            let entries = list(&names.open_dir(parent).expect("a directory"), 100).await.expect("it is listed");
+            modes.extend(entries.iter().filter(|(_, entry)| entry.attr.kind == Kind::File).map(|(_, entry)| entry.attr.perm));
+        } else {
+            for name in ["x", "y"] {
+                modes.push(names.lookup(parent, name.as_bytes()).await.expect("there").attr.perm);
+            }
+        }
+    }
+    modes
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_are_asked_for_attributes_only_in_directories_that_say_that_they_have_some() {
+    let store = bucket(&[
+        "bare/x", "bare/y", "empty/", "empty/x", "empty/y", "marked/", "marked/x", "marked/y", "s3fs/", "s3fs/x", "s3fs/y", "x", "y",
+    ]);
+    let metadata = |pairs: &[(&str, &str)]| {
+        let metadata = pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Headers { metadata, ..Headers::default() }
+    };
+    for name in ["bare/x", "empty/x", "marked/x", "s3fs/x", "x"] {
+        store.set_headers(name, metadata(&[("mode", "33261")]));
+    }
+    store.set_headers("marked/", metadata(&[("windlass-entries", "attributes")]));
+    store.set_headers("s3fs/", metadata(&[("mode", "16877"), ("mtime", "1500000000")]));
+    let options = Options { posix_attributes: PosixAttributes::Auto, ..Options::default() };
+    let (with, without) = ([0o755, 0o644], [0o644, 0o644]);
+    // The HEADs and LISTs of a first look, with that for the directory itself.
+    for (directory, expected, listed, by_name) in [
+        // No HEAD but for what takes the place of the bucket's marker.
+        ("", without, (0, 1), (1, 2)),
+        ("bare", without, (1, 2), (1, 3)),
+        // One for its marker.
+        ("empty", without, (2, 2), (2, 3)),
+        ("marked", with, (4, 2), (4, 3)),
+        ("s3fs", with, (4, 2), (4, 3)),
+    ] {
+        for (is_listed, cost) in [(true, listed), (false, by_name)] {
+            let names = names_with(&store, options.clone());
+            requests(&store);
+            assert_eq!(modes(&names, &[directory], is_listed).await, expected, "{directory}, listed: {is_listed}");
+            assert_eq!(requests(&store), cost, "{directory}, listed: {is_listed}");
+            assert_eq!(modes(&names, &[directory], is_listed).await, expected, "{directory}, listed: {is_listed}, again");
+            assert_eq!(requests(&store), (0, 0), "{directory}, listed: {is_listed}, again");
+        }
+    }
+    // What says so of the bucket is in the mount's own directory, which its listing shows.
+    store.put(".windlass/attributes", "");
+    store.set_headers(".windlass/attributes", metadata(&[("windlass-entries", "attributes")]));
+    for is_listed in [true, false] {
+        assert_eq!(modes(&names_with(&store, options.clone()), &[""], is_listed).await, with, "listed: {is_listed}");
+    }
+    // Another client marks it: seen when what is known is not believed any more.
+    let names = names_with(&store, options.clone());
+    assert_eq!(modes(&names, &["empty"], true).await, without);
+    store.set_headers("empty/", metadata(&[("windlass-entries", "attributes")]));
+    assert_eq!(modes(&names, &["empty"], true).await, without);
+    advance(options.stat_cache_ttl).await;
+    assert_eq!(modes(&names, &["empty"], true).await, with);
 }
 
 #[tokio::test(start_paused = true)]

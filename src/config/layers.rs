@@ -88,7 +88,11 @@ impl Values {
             stat_cache_ttl: self.time("stat-cache-ttl"),
             negative_ttl: self.time("negative-ttl"),
             readdir_optimize: self.flag("readdir-optimize"),
-            posix_attributes: self.flag("posix-attributes"),
+            posix_attributes: match self.flag_or_auto("posix-attributes") {
+                Some(true) => vfs::PosixAttributes::On,
+                Some(false) => vfs::PosixAttributes::Off,
+                None => vfs::PosixAttributes::Auto,
+            },
             rename_limit: usize::try_from(self.count("rename-limit").unwrap_or(u64::MAX)).unwrap_or(usize::MAX),
             conflict: match self.text("conflict").as_deref() {
                 Some("overwrite") => vfs::Conflict::Overwrite,

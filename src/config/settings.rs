@@ -185,7 +185,8 @@ mod tests {
         assert_eq!(settings.reader, reader::Options::default());
         assert_eq!(settings.budget, budget::Options::default());
         let (uid, gid) = (settings.vfs.uid, settings.vfs.gid);
-        assert_eq!(settings.vfs, vfs::Options { uid, gid, ..vfs::Options::default() });
+        let posix_attributes = vfs::PosixAttributes::Auto;
+        assert_eq!(settings.vfs, vfs::Options { uid, gid, posix_attributes, ..vfs::Options::default() });
         assert_eq!(settings.fuse, fuse::Options::default());
         assert_eq!(settings.logging, logging::Options::default());
         assert_eq!(settings.notes, Vec::<String>::new());

@@ -61,7 +61,8 @@ impl Names {
 
     /// `directory` (which ends in `/`) had no entry at `asked`. What this mount has put there since is in it.
     pub(super) fn on_empty(&self, directory: &Key, asked: Instant) {
-        self.cache.learn_listing(directory, Arc::new(Listing::whole(Vec::new(), asked)));
+        self.cache
+            .learn_listing(directory, Arc::new(Listing::whole(Vec::new(), asked, self.cache.carries(directory.as_bytes()) == Some(true))));
     }
 
     /// All entries of `directory` (which ends in `/`) changed.

@@ -1,6 +1,7 @@
 //! How what was written gets into the bucket: at close, at fsync, and when the last writer goes. It uploads nothing itself. Invariant: a dirty file leaves
 //! the table only when its content is in the store, unwanted or lost, and after a commit every open and every stat shows the new version.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::drain::Lost;
 use super::edits::Edits;
 use super::files::HandleId;
 use super::listing::{FileFacts, Posix};
-use super::options::Conflict;
+use super::options::{Conflict, PosixAttributes};
 use super::{Error, Result, posix};
 use crate::store::{Condition, Key, ObjectMeta};
 use crate::writer::{Left, Outcome, WriteError};
@@ -70,12 +71,15 @@ impl Edits {
     /// One attempt.
     pub(super) async fn commit_once(&self, file: &DirtyFile) -> Result<(), WriteError> {
         let key = file.key();
-        if self.names.options.posix_attributes && file.content.is_dirty() {
+        if file.content.is_dirty() {
             // What is there, or was, has more than attributes.
             let before = if file.is_new() { self.headers_for(&key) } else { file.content.headers() };
-            let own = Self::with_time(file, self.names.own.get(key.as_bytes(), None));
-            let own = posix::written_over(own, &before.metadata);
-            file.content.set_headers(posix::headers(before, &own, &self.names.options, false));
+            let own = self.names.own.get(key.as_bytes(), None);
+            if self.stores_attributes(&own, &before.metadata, false) {
+                self.mark_directory_of(&key).await;
+                let own = posix::written_over(Self::with_time(file, own), &before.metadata);
+                file.content.set_headers(posix::headers(before, &own, &self.names.options, false));
+            }
         }
         let condition = if file.is_exclusive() { Condition::Absent } else { Condition::Any };
         match file.content.commit(condition).await? {
@@ -83,6 +87,16 @@ impl Edits {
             Some(meta) => self.on_committed(file, &meta),
         }
         Ok(())
+    }
+
+    /// Whether an object is stored with attributes, of which `own` was set and `metadata` has what it had before.
+    pub(super) fn stores_attributes(&self, own: &Posix, metadata: &BTreeMap<String, String>, is_directory: bool) -> bool {
+        let options = &self.names.options;
+        match options.posix_attributes {
+            PosixAttributes::Off => false,
+            PosixAttributes::Auto => posix::differs(own, options, is_directory) || posix::read(metadata) != Posix::default(),
+            PosixAttributes::On => true,
+        }
     }
 
     /// The time of the last write is stored, so that stat shows the same before and after.
@@ -101,9 +115,9 @@ impl Edits {
     fn on_committed(&self, file: &DirtyFile, meta: &ObjectMeta) {
         self.names.own.on_commit(&meta.key, &meta.etag);
         let mut facts = FileFacts::from(meta);
-        if self.names.options.posix_attributes {
-            let own = Self::with_time(file, self.names.own.get(meta.key.as_bytes(), Some(&meta.etag)));
-            let own = posix::written_over(own, &file.content.headers().metadata);
+        let (own, stored) = (self.names.own.get(meta.key.as_bytes(), Some(&meta.etag)), file.content.headers().metadata);
+        if self.stores_attributes(&own, &stored, false) {
+            let own = posix::written_over(Self::with_time(file, own), &stored);
             facts = posix::with(facts, &own, &self.names.options);
         }
         // What stat shows of it until its last handle is gone, and after that.

@@ -87,6 +87,11 @@ impl DirPage {
         self.entries.is_none() && self.offset >= DOTS
     }
 
+    /// Whether nothing has to be asked for to give its entries with their attributes.
+    pub(super) fn tells_attributes(&self) -> bool {
+        self.entries.as_ref().is_none_or(|slice| self.names.options.readdir_optimize && !slice.page.carries)
+    }
+
     /// The entries as they were listed.
     pub(super) fn into_slice(self) -> Option<Slice> {
         self.entries
@@ -159,7 +164,7 @@ impl DirPage {
     /// For how long files are believed to be what the page says of them, when it alone decides.
     fn as_listed(&self) -> Option<Duration> {
         let slice = self.entries.as_ref().filter(|_| self.asked.is_none())?;
-        self.names.cache.files_as_listed(slice.page.learnt)
+        self.names.cache.files_as_listed(&slice.page)
     }
 
     fn shown<'a>(&self, index: usize, entry: &'a DirEntry, as_listed: Option<Duration>) -> Shown<'a> {
@@ -168,7 +173,7 @@ impl DirPage {
         }
         let fact = match (&self.asked, &self.entries) {
             (Some(asked), _) => asked.get(index).cloned().flatten(),
-            (None, Some(slice)) => Some(self.names.cache.entry(entry, slice.page.learnt)),
+            (None, Some(slice)) => Some(self.names.cache.entry(entry, &slice.page)),
             (None, None) => None,
         };
         // What is absent shows nothing and is not remembered.
@@ -221,13 +226,13 @@ impl DirPage {
     /// what the listing said, to be believed for no time at all, and who stats it gets the error.
     pub(super) async fn ask_for_attributes(&mut self) -> Left {
         let Some(slice) = &self.entries else { return Left::Something };
-        let (names, learnt) = (&self.names, slice.page.learnt);
+        let (names, page) = (&self.names, &slice.page);
         let ask = |entry: &DirEntry| {
             let entry = entry.clone();
             async move {
-                let known = names.cache.entry(&entry, learnt);
+                let known = names.cache.entry(&entry, page);
                 let is_directory = entry.kind() == Kind::Directory;
-                if is_directory && !names.options.posix_attributes || !names.cache.remaining(known.until).is_zero() {
+                if is_directory && !page.carries || !names.cache.remaining(known.until).is_zero() {
                     return Some(known);
                 }
                 let asked = match is_directory {

@@ -223,7 +223,7 @@ impl DirHandle {
     /// As [`read`](Self::read).
     pub async fn read_plus(&self, offset: u64) -> Result<DirPage> {
         let mut page = self.read(offset).await?;
-        if self.names.listings_tell_attributes() {
+        if page.tells_attributes() {
             return Ok(page);
         }
         // A page of which no entry is left would look like the end of the directory.
@@ -235,7 +235,7 @@ impl DirHandle {
 
     /// [`read_plus`](Self::read_plus) when that takes no request.
     pub fn try_read_plus(&self, offset: u64) -> Option<Result<DirPage>> {
-        if self.names.listings_tell_attributes() { self.try_read(offset) } else { None }
+        self.try_read(offset).filter(|page| page.as_ref().map_or(true, DirPage::tells_attributes))
     }
 
     /// Whether its entries are a listing that is believed, so that what the kernel kept of an earlier reading is too.
@@ -320,7 +320,7 @@ impl DirHandle {
             };
             Some(DirEntry::file(key.clone(), start, facts))
         });
-        Page { entries: entries.collect(), learnt: Instant::now() }
+        Page { entries: entries.collect(), learnt: Instant::now(), carries: false }
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Edits {
     left: AtomicBool,
     /// What was let go since then without being in the store.
     pub(super) lost: Mutex<Vec<Lost>>,
+    /// That a directory could not be marked as one whose entries have attributes was said.
+    pub(super) cannot_mark: AtomicBool,
 }
 
 /// Who asks.
@@ -132,7 +134,8 @@ impl Edits {
     /// Nothing is open yet.
     pub fn new(names: Arc<Names>, files: Arc<Files>, store: Arc<dyn ObjectStore>, writer: Writer) -> Arc<Self> {
         let (open, lost) = (RwLock::default(), Mutex::default());
-        Arc::new(Self { names, files, store, writer, open, ending: AtomicBool::new(false), left: AtomicBool::new(false), lost })
+        let [ending, left, cannot_mark] = [(); 3].map(|()| AtomicBool::new(false));
+        Arc::new(Self { names, files, store, writer, open, ending, left, lost, cannot_mark })
     }
 
     /// A write that is done at once. None: see [`write`](Self::write). Calls `sure` once it is certain to be done, which may be before the bytes are

@@ -77,6 +77,8 @@ impl Fact {
 pub struct Page {
     pub entries: Arc<[DirEntry]>,
     pub learnt: Instant,
+    /// Whether they may have attributes that only a HEAD tells.
+    pub carries: bool,
 }
 
 impl Page {
@@ -104,14 +106,16 @@ pub struct Listing {
     pub len: usize,
     /// When the first page came: what is not in the listing was absent no later than that.
     pub learnt: Instant,
+    /// As of its pages.
+    pub carries: bool,
 }
 
 impl Listing {
     /// One that came at once.
-    pub fn whole(entries: Vec<DirEntry>, learnt: Instant) -> Self {
+    pub fn whole(entries: Vec<DirEntry>, learnt: Instant, carries: bool) -> Self {
         let len = entries.len();
-        let pages = if entries.is_empty() { Vec::new() } else { vec![Page { entries: entries.into(), learnt }] };
-        Self { pages, len, learnt }
+        let pages = if entries.is_empty() { Vec::new() } else { vec![Page { entries: entries.into(), learnt, carries }] };
+        Self { pages, len, learnt, carries }
     }
 
     /// How many of the entries are no directories.

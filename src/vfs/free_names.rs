@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use super::carrying;
 use super::flight::Flights;
 use super::lookup::Names;
 use super::walk::{self, PAGE_KEYS};
@@ -89,8 +90,11 @@ impl Names {
                 let asked = Instant::now();
                 match store.list(&request).await {
                     Ok(page) if page.next.is_none() => {
-                        let mut links = walk::links(&*store, &page).await;
-                        walk::learn_whole(&cache, &hidden, &directory, without, page, &mut links, asked);
+                        let mut links = walk::links(&*store, &cache, &page).await;
+                        let Ok(carries) = carrying::in_listed(&*store, &cache, &directory, (&page, true, asked)).await else {
+                            return false;
+                        };
+                        walk::learn_whole(&cache, &hidden, &directory, without, page, &mut links, (asked, carries));
                         true
                     }
                     // What fails is told by the request for the name.

@@ -25,7 +25,7 @@ use super::listing::{FileFacts, check_name};
 use super::name_locks::NameLocks;
 use super::next_files::Successions;
 use super::one_by_one::OneByOne;
-use super::options::{Conflict, Options};
+use super::options::{Conflict, Options, PosixAttributes};
 use super::own::Own;
 use super::posix;
 use super::probe::Probe;
@@ -112,7 +112,7 @@ impl Names {
         let cache = StatCache::new(&options);
         let hidden = Arc::new(Hidden::default());
         Arc::new(Self {
-            probe: Probe::new(store.clone(), cache.clone(), hidden.clone(), options.posix_attributes),
+            probe: Probe::new(store.clone(), cache.clone(), hidden.clone()),
             inodes: Mutex::new(inodes),
             walks: Mutex::default(),
             successions: Successions::default(),
@@ -153,7 +153,7 @@ impl Names {
     /// [`lookup`](Self::lookup) where it takes a request. None: a rename has come in between, and this is of the key from before.
     async fn ask(&self, parent: Inode, name: &[u8], path: &Key) -> Result<Option<Result<Entry>>> {
         let directory = directory_of(path);
-        if self.listings_tell_attributes() && self.ahead.is_next(&directory) {
+        if self.cache.tells_attributes(directory.as_bytes()) && self.ahead.is_next(&directory) {
             self.ahead.before(&directory).await;
             if let Some(known) = self.try_lookup(parent, name) {
                 return Ok(Some(known));
@@ -350,9 +350,9 @@ impl Names {
         self.dirty.get(ino).is_some()
     }
 
-    /// Whether a listing gives attributes without a further request.
+    /// Whether listings give attributes without a further request, but for directories that say otherwise.
     pub fn listings_tell_attributes(&self) -> bool {
-        self.options.readdir_optimize && !self.options.posix_attributes
+        self.options.readdir_optimize && self.options.posix_attributes != PosixAttributes::On
     }
 
     /// How many objects were found that a directory of the same name hides.
@@ -393,8 +393,8 @@ impl Names {
     /// What stat shows of a file that is being changed.
     pub(super) fn attr_of_dirty(&self, file: &DirtyFile) -> Attr {
         let facts = match self.options.posix_attributes {
-            true => posix::being_written(file.facts(), &file.content.headers().metadata),
-            false => file.facts(),
+            PosixAttributes::Off => file.facts(),
+            PosixAttributes::Auto | PosixAttributes::On => posix::being_written(file.facts(), &file.content.headers().metadata),
         };
         let what = What::File(facts);
         let attr = self.attr(file.ino, file.key().as_bytes(), &what).expect("a file has attributes");
@@ -424,8 +424,8 @@ impl Names {
     fn walked(&self, path: &[u8]) -> Option<Fact> {
         let (directory, name) = split(path);
         let walk = self.walks.lock().get(directory)?.upgrade()?;
-        let (entry, learnt) = walk.find(name)?;
-        (!self.cache.learnt_after(path, learnt)).then(|| self.cache.listed(&entry, learnt))
+        let (entry, page) = walk.find(name)?;
+        (!self.cache.learnt_after(path, page.learnt)).then(|| self.cache.listed(&entry, &page))
     }
 
     /// An entry of a file that is being changed. The kernel is to believe it for no time at all: it changes with every write. None: as

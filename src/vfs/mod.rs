@@ -3,6 +3,7 @@
 
 mod ahead;
 mod attr;
+mod carrying;
 mod changes;
 mod commit;
 mod conflict;
@@ -65,7 +66,7 @@ pub use listing::{DirEntry, Merge};
 pub use lookup::Names;
 pub use open_file::{OpenFile, Read};
 pub use opening::Access;
-pub use options::{Conflict, Options};
+pub use options::{Conflict, Options, PosixAttributes};
 pub use own::NewAttributes;
 pub use record::{Answered, DirectoryRow, Told};
 pub use setattr::SetAttributes;

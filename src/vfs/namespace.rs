@@ -67,15 +67,18 @@ impl Edits {
     pub(super) async fn put_marker(&self, path: &Key, condition: Condition) -> Result<Marker> {
         let mut headers = Headers { content_type: Some(DIRECTORY_TYPE.into()), ..Headers::default() };
         let mut marker = Marker::from(std::time::SystemTime::now());
-        let keeps_attributes = self.names.options.posix_attributes;
+        let keeps_attributes = self.stores_attributes(&self.names.own.get(path.as_bytes(), None), &headers.metadata, true);
         if keeps_attributes {
+            self.mark_directory_of(path).await;
             headers = posix::headers(headers, &self.names.own.of_directory(path.as_bytes()), &self.names.options, true);
             marker.posix = posix::read(&headers.metadata);
         }
-        self.store.put(&PutRequest { key: path.join(b"/"), body: Bytes::new(), headers, condition }).await?;
+        let directory = path.join(b"/");
+        self.store.put(&PutRequest { key: directory.clone(), body: Bytes::new(), headers, condition }).await?;
         if keeps_attributes {
             self.names.own.on_stored(path.as_bytes());
         }
+        self.names.cache.learn_carries(&directory, keeps_attributes, Instant::now());
         Ok(marker)
     }
 
@@ -95,6 +98,7 @@ impl Edits {
         }
         self.store.delete(&marker).await?;
         self.names.on_unlinked(&marker);
+        self.names.cache.learn_carries(&marker, false, Instant::now());
         self.names.on_entries(&marker);
         self.names.on_removed(&path);
         self.names.on_entry_changed(&path);

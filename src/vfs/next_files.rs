@@ -295,7 +295,7 @@ impl Names {
     fn file_at(&self, listing: &Listing, position: u64) -> Option<ObjectMeta> {
         let (page, at) = entry_at(listing, position)?;
         let entry = &page.entries[at];
-        let fact = self.cache.entry(entry, page.learnt);
+        let fact = self.cache.entry(entry, page);
         match fact.what {
             What::File(facts) if fact.until > Instant::now() && facts.names_version() => Some(object_meta(entry.key.clone(), facts)),
             _ => None,

@@ -114,7 +114,7 @@ impl UnderWay {
 impl Names {
     /// A name of `directory` was found by asking the store for it alone.
     pub(super) fn on_found_alone(&self, directory: &Key) {
-        if !self.listings_tell_attributes() || !self.cache.is_enabled() {
+        if !self.cache.tells_attributes(directory.as_bytes()) || !self.cache.is_enabled() {
             return;
         }
         self.ahead.on_alone(directory);

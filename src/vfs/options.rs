@@ -16,6 +16,17 @@ pub enum Conflict {
     Overwrite,
 }
 
+/// Whether mode, owner and times are kept in the metadata of objects, which only a HEAD shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PosixAttributes {
+    /// They live as long as the mount.
+    Off,
+    /// Where they differ from what a listing would have shown, or were set. Objects are asked for them in directories that say that they are kept there.
+    Auto,
+    /// With all that is written, and every object is asked for them.
+    On,
+}
+
 /// Options of the name space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -29,8 +40,8 @@ pub struct Options {
     pub negative_ttl: Duration,
     /// Take attributes from the listing; off: one HEAD per entry.
     pub readdir_optimize: bool,
-    /// Owner, mode and modification time are kept in the metadata of objects; takes one HEAD per entry.
-    pub posix_attributes: bool,
+    /// Owner, mode and times in the metadata of objects.
+    pub posix_attributes: PosixAttributes,
     /// Most objects that are renamed with a directory.
     pub rename_limit: usize,
     /// What becomes of changes to a file that somebody else has replaced meanwhile; what was only appended is appended to the new version first.
@@ -55,7 +66,7 @@ impl Default for Options {
             stat_cache_ttl: Duration::from_secs(60),
             negative_ttl: Duration::from_secs(1),
             readdir_optimize: true,
-            posix_attributes: false,
+            posix_attributes: PosixAttributes::Off,
             rename_limit: 100_000,
             conflict: Conflict::Fail,
             uid: 0,

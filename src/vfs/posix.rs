@@ -30,6 +30,15 @@ pub(super) fn headers(mut headers: Headers, own: &Posix, options: &Options, is_d
     headers
 }
 
+/// Whether `own` says more than is shown of what has no attributes.
+pub(super) fn differs(own: &Posix, options: &Options, is_directory: bool) -> bool {
+    let mode = if is_directory { options.dir_mode } else { options.file_mode } & !options.umask;
+    own.mode.is_some_and(|own| own != mode)
+        || own.uid.is_some_and(|uid| uid != options.uid)
+        || own.gid.is_some_and(|gid| gid != options.gid)
+        || own.modified.or(own.accessed).is_some()
+}
+
 /// What an object is to be given: `own` over what it has.
 pub(super) fn over(own: Posix, details: &Details) -> Posix {
     let stored = read(&details.headers.metadata);
@@ -113,10 +122,13 @@ fn mode(text: &str) -> Option<u16> {
 }
 
 fn time_text(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (sign, since) = match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => ("", since),
+        Err(before) => ("-", before.duration()),
+    };
     match since.subsec_nanos() {
-        0 => since.as_secs().to_string(),
-        nanos => format!("{}.{nanos:09}", since.as_secs()),
+        0 => format!("{sign}{}", since.as_secs()),
+        nanos => format!("{sign}{}.{nanos:09}", since.as_secs()),
     }
 }
 
@@ -128,10 +140,12 @@ fn time(text: &str) -> Option<SystemTime> {
     if text.contains('T') {
         return text.parse::<jiff::Timestamp>().ok().map(SystemTime::from);
     }
-    let (seconds, fraction) = text.trim().split_once('.').unwrap_or((text.trim(), ""));
+    let (text, is_before) = text.trim().strip_prefix('-').map_or((text.trim(), false), |text| (text, true));
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits: String = fraction.chars().take(9).collect();
     let nanos = if digits.is_empty() { 0 } else { format!("{digits:0<9}").parse().ok()? };
-    UNIX_EPOCH.checked_add(Duration::new(seconds.parse().ok()?, nanos))
+    let since = Duration::new(seconds.parse().ok().filter(|_| seconds.starts_with(|first: char| first.is_ascii_digit()))?, nanos);
+    if is_before { UNIX_EPOCH.checked_sub(since) } else { UNIX_EPOCH.checked_add(since) }
 }
 
 #[cfg(test)]
@@ -149,6 +163,8 @@ mod tests {
         assert_eq!(stored["mode"], (0o100_000 | 0o4751).to_string());
         assert_eq!((&*stored["mtime"], &*stored["atime"]), ("1600000000.120000000", "1700000000.000000001"));
         assert_eq!(read(&stored), Posix { gid: Some(8), ..own });
+        let before = UNIX_EPOCH - Duration::new(4, 999_999_997);
+        assert_eq!((time_text(before), time(&time_text(before))), ("-4.999999997".into(), Some(before)));
     }
 
     #[test]
@@ -202,6 +218,6 @@ mod tests {
             assert_eq!(mode(text), expected, "{text}");
         }
         assert!(["", "x", "-1", "999999", "8", "177777777"].iter().all(|text| mode(text).is_none()));
-        assert!(["99999999999999999999", "1.x", "ns", "T", ""].iter().all(|text| time(text).is_none()));
+        assert!(["99999999999999999999", "1.x", "ns", "T", "", "-", "--1", "-+1"].iter().all(|text| time(text).is_none()));
     }
 }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::join;
 use tokio::time::Instant;
 
+use super::carrying;
+use super::changes::directory_of;
 use super::error::{Error, Result};
 use super::fact::{Fact, Marker, What};
 use super::flight::Flights;
@@ -28,8 +30,6 @@ pub struct Probe {
     store: Arc<dyn ObjectStore>,
     cache: StatCache,
     hidden: Arc<Hidden>,
-    /// Attributes are kept in the metadata of objects.
-    posix: bool,
     /// Keys may not be listed by the beginnings of names.
     no_listing: Arc<AtomicBool>,
     names: Answers,
@@ -37,13 +37,31 @@ pub struct Probe {
     refreshes: Answers,
     directories: Answers,
     markers: Answers,
+    carrying: Flights<store::Result<bool>>,
 }
 
 impl Probe {
     /// Asks `store` and fills `cache`.
-    pub fn new(store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>, posix: bool) -> Self {
+    pub fn new(store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>) -> Self {
         let [names, objects, refreshes, directories, markers] = [(); 5].map(|()| Answers::default());
-        Self { store, cache, hidden, posix, no_listing: Arc::default(), names, objects, refreshes, directories, markers }
+        let (no_listing, carrying) = (Arc::default(), Flights::default());
+        Self { store, cache, hidden, no_listing, names, objects, refreshes, directories, markers, carrying }
+    }
+
+    /// Whether `path`, as all that is in its directory, may have attributes in its metadata.
+    fn carries(&self, path: &Key) -> impl Future<Output = store::Result<bool>> + Send + 'static + use<> {
+        let directory = directory_of(path);
+        let known = self.cache.carries(directory.as_bytes());
+        let asked = known.is_none().then(|| {
+            let (store, cache, of) = (self.store.clone(), self.cache.clone(), directory.clone());
+            self.carrying.join(&directory, move || async move { carrying::in_directory(&*store, &cache, &of).await })
+        });
+        async move {
+            match asked {
+                Some(asked) => asked.await,
+                None => Ok(known == Some(true)),
+            }
+        }
     }
 
     /// What `path` stands for: one LIST of the keys that begin with it. What that does not tell, a HEAD of the object and a LIST of
@@ -51,24 +69,28 @@ impl Probe {
     pub async fn name(&self, path: &Key) -> Result<Fact> {
         let answer = self.names.join(path, || {
             let (store, cache, hidden, path) = (self.store.clone(), self.cache.clone(), self.hidden.clone(), path.clone());
-            let (posix, no_listing) = (self.posix, self.no_listing.clone());
+            let (carries, no_listing) = (self.carries(&path), self.no_listing.clone());
             async move {
                 if let Some(fact) = cache.name(path.as_bytes()) {
                     return Ok(fact);
                 }
                 let directory = path.join(b"/");
                 let asked = Instant::now();
-                let told = match posix || no_listing.load(Relaxed) {
-                    // Nothing: attributes are kept where only a HEAD sees them.
-                    true => Told::default(),
-                    false => told(&*store, &path, &directory, &no_listing).await?,
+                let listing = async {
+                    match cache.carries(directory_of(&path).as_bytes()) == Some(true) || no_listing.load(Relaxed) {
+                        // Nothing: attributes are kept where only a HEAD sees them.
+                        true => Ok(Told::default()),
+                        false => told(&*store, &path, &directory, &no_listing).await,
+                    }
                 };
+                let (told, carries) = join!(listing, carries);
+                let (told, carries) = (told?, carries?);
                 let object = async {
                     match told.object {
                         Some(None) => Ok(None),
                         // Who asks for one name wants to open it or to change it: that takes its version, which some stores do not list.
-                        Some(Some(meta)) if !meta.etag.as_str().is_empty() => there(more(&*store, meta).await),
-                        None | Some(Some(_)) => there(facts(&*store, &path, posix).await),
+                        Some(Some(meta)) if !carries && !meta.etag.as_str().is_empty() => there(more(&*store, &cache, meta).await),
+                        None | Some(Some(_)) => there(facts(&*store, &cache, &path, carries).await),
                     }
                 };
                 let below = async {
@@ -82,10 +104,13 @@ impl Probe {
                     hidden.note(&path);
                 }
                 let mut what = verdict(object, below, &directory)?;
-                if let What::Directory(Some(seen)) = what
-                    && posix
-                {
-                    what = What::Directory(Some(marker(&*store, &directory).await?.unwrap_or(seen)));
+                match what {
+                    What::Directory(Some(seen)) if carries => {
+                        what = What::Directory(Some(marker(&*store, &cache, &directory).await?.unwrap_or(seen)));
+                    }
+                    // What was listed below it would have begun with its marker.
+                    What::Directory(None) => cache.learn_carries(&directory, false, asked),
+                    _ => {}
                 }
                 Ok(cache.learn_name(&path, what, asked))
             }
@@ -97,11 +122,11 @@ impl Probe {
     /// the caller believe that no directory hides it.
     pub async fn object(&self, path: &Key, named_until: Option<Instant>) -> Result<Fact> {
         let answer = self.objects.join(path, || {
-            let (store, cache, path, posix) = (self.store.clone(), self.cache.clone(), path.clone(), self.posix);
+            let (store, cache, path, carries) = (self.store.clone(), self.cache.clone(), path.clone(), self.carries(path));
             async move {
                 match cache.object(path.as_bytes()) {
                     Some(fact) if matches!(&fact.what, What::File(facts) if facts.names_version()) => Ok(fact),
-                    _ => head(&*store, &cache, &path, named_until, posix).await,
+                    _ => head(&*store, &cache, &path, named_until, carries).await,
                 }
             }
         });
@@ -112,8 +137,8 @@ impl Probe {
     /// that was sent before the caller noticed that the object changed.
     pub async fn refresh(&self, path: &Key) -> Result<Fact> {
         let answer = self.refreshes.join(path, || {
-            let (store, cache, path, posix) = (self.store.clone(), self.cache.clone(), path.clone(), self.posix);
-            async move { head(&*store, &cache, &path, None, posix).await }
+            let (store, cache, path, carries) = (self.store.clone(), self.cache.clone(), path.clone(), self.carries(path));
+            async move { head(&*store, &cache, &path, None, carries).await }
         });
         answer.await
     }
@@ -131,7 +156,7 @@ impl Probe {
             let (store, cache, directory) = (self.store.clone(), self.cache.clone(), directory.clone());
             async move {
                 let asked = Instant::now();
-                let marker = marker(&*store, &directory).await?;
+                let marker = marker(&*store, &cache, &directory).await?;
                 Ok(cache.learn_directory(&without_slash(&directory), marker, named_until, asked))
             }
         });
@@ -141,11 +166,14 @@ impl Probe {
     /// Whether there is something at or below `directory` (which ends in `/`): one LIST, or a HEAD of its marker where that tells more.
     pub async fn directory(&self, directory: &Key) -> Result<Fact> {
         let answer = self.directories.join(directory, || {
-            let (store, cache, directory, posix) = (self.store.clone(), self.cache.clone(), directory.clone(), self.posix);
+            let (store, cache, directory) = (self.store.clone(), self.cache.clone(), directory.clone());
+            let carries = self.carries(&directory);
             async move {
                 let path = without_slash(&directory);
                 let asked = Instant::now();
-                if posix && let Some(marker) = marker(&*store, &directory).await? {
+                if carries.await?
+                    && let Some(marker) = marker(&*store, &cache, &directory).await?
+                {
                     return Ok(cache.learn_name(&path, What::Directory(Some(marker)), asked));
                 }
                 match first_below(&*store, &directory).await? {
@@ -160,24 +188,27 @@ impl Probe {
 
 /// What the object at `path` is: by a HEAD that tells everything where attributes are kept with it, or where its size says that it may be a
 /// symbolic link.
-async fn facts(store: &dyn ObjectStore, path: &Key, posix: bool) -> store::Result<FileFacts> {
-    if posix {
+async fn facts(store: &dyn ObjectStore, cache: &StatCache, path: &Key, carries: bool) -> store::Result<FileFacts> {
+    if carries {
         return store.details(path).await.map(|details| posix::facts(&details, true));
     }
-    more(store, store.head(path).await?).await
+    more(store, cache, store.head(path).await?).await
 }
 
 /// What is to be known of an object whose size, version and date are.
-async fn more(store: &dyn ObjectStore, meta: ObjectMeta) -> store::Result<FileFacts> {
+async fn more(store: &dyn ObjectStore, cache: &StatCache, meta: ObjectMeta) -> store::Result<FileFacts> {
     if meta.size == SYMLINK_SIZE {
-        return store.details(&meta.key).await.map(|details| posix::facts(&details, false));
+        return store.details(&meta.key).await.map(|details| posix::facts(&details, details.symlink.is_some() && cache.keeps_attributes()));
     }
     Ok(FileFacts::from(&meta))
 }
 
 /// The marker of `directory` with its attributes. None also where objects may be listed and not be looked at.
-async fn marker(store: &dyn ObjectStore, directory: &Key) -> store::Result<Option<Marker>> {
-    match store.details(directory).await {
+async fn marker(store: &dyn ObjectStore, cache: &StatCache, directory: &Key) -> store::Result<Option<Marker>> {
+    let asked = Instant::now();
+    let marker = store.details(directory).await;
+    carrying::learn(cache, directory, &marker, asked)?;
+    match marker {
         Ok(details) => Ok(Some(Marker::from(&details))),
         Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::AccessDenied) => Ok(None),
         Err(error) => Err(error),
@@ -241,9 +272,23 @@ async fn told(store: &dyn ObjectStore, path: &Key, directory: &Key, no_listing: 
     }
 }
 
-async fn head(store: &dyn ObjectStore, cache: &StatCache, path: &Key, named_until: Option<Instant>, posix: bool) -> Result<Fact> {
+async fn head(
+    store: &dyn ObjectStore,
+    cache: &StatCache,
+    path: &Key,
+    named_until: Option<Instant>,
+    carries: impl Future<Output = store::Result<bool>>,
+) -> Result<Fact> {
     let asked = Instant::now();
-    match facts(store, path, posix).await {
+    let facts = match cache.carries(directory_of(path).as_bytes()) {
+        Some(carries) => facts(store, cache, path, carries).await,
+        None => {
+            let (details, carries) = join!(store.details(path), carries);
+            let carries = carries?;
+            details.map(|details| posix::facts(&details, carries || details.symlink.is_some() && cache.keeps_attributes()))
+        }
+    };
+    match facts {
         Ok(facts) => Ok(cache.learn_object(path, Some(facts), named_until, asked)),
         Err(error) if error.kind == ErrorKind::NotFound => Ok(cache.learn_object(path, None, None, asked)),
         Err(error) => Err(error.into()),

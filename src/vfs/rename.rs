@@ -136,6 +136,7 @@ impl Edits {
             Some(What::File(facts)) => facts.extra,
             _ => None,
         };
+        self.mark_for_renamed(from, to).await;
         let (source, written) = self.copy(&source, to, condition).await?;
         let meta = ObjectMeta { key: to.clone(), size: source.size, etag: written, modified: source.modified };
         self.replace_target(target).await;
@@ -226,6 +227,7 @@ impl Edits {
     ) -> Result<()> {
         let (mut moved, mut source, mut source_is_gone) = (None, None, true);
         if let Some(committed) = file.committed().filter(|committed| committed.key == *from) {
+            self.mark_for_renamed(from, to).await;
             // This version or none: what was written is a change of it.
             let etag = store::copy_object(&*self.store, &committed, to, None, &Condition::Any).await?.etag;
             let meta = ObjectMeta { key: to.clone(), etag, ..committed.clone() };
@@ -258,6 +260,13 @@ impl Edits {
         Ok(())
     }
 
+    /// What may have attributes where it is has them where it comes to.
+    async fn mark_for_renamed(&self, from: &Key, to: &Key) {
+        if self.names.cache.carries(directory_of(from).as_bytes()) != Some(false) {
+            self.mark_directory_of(to).await;
+        }
+    }
+
     /// What is being written under a name that another file has taken goes on for its open handles, and no further.
     async fn replace_target(&self, target: Option<Held>) {
         if let Some(Held { file, content, turn: _turn }) = target {
@@ -285,6 +294,7 @@ impl Edits {
             }
         }
         let objects = self.all_below(&source).await?;
+        self.mark_for_renamed(from, to).await;
         let (objects, etags): (Vec<_>, Vec<_>) = self.copy_all(&objects, &source, (&target, has_marker)).await?.into_iter().unzip();
         let left = self.delete_all(&objects.iter().map(|object| object.key.clone()).collect::<Vec<_>>()).await;
         if objects.is_empty() {
@@ -404,7 +414,7 @@ impl super::Names {
     fn on_tree_renamed(&self, from: &Key, parent: Inode, to: &Key, objects: &[ObjectMeta], moved: &[ObjectMeta]) {
         self.inodes.lock().rename(from, parent, to);
         let bare = |key: &Key| Key::from(key.as_bytes().strip_suffix(b"/").unwrap_or(key.as_bytes()));
-        let posix = self.options.posix_attributes;
+        let posix = self.cache.carries(directory_of(from).as_bytes()) != Some(false);
         let marker = match self.known_name(&bare(from)).map(|fact| fact.what) {
             Some(What::Directory(marker)) if posix => marker,
             _ => Some(Marker::from(SystemTime::now())).filter(|_| !posix),
@@ -418,7 +428,8 @@ impl super::Names {
                 self.own.rename(object.key.as_bytes(), &moved.key, Some((&object.etag, &moved.etag)));
                 self.on_removed(&object.key);
                 // What only a HEAD tells of it may not have been asked for.
-                if extra.is_none() && (posix || moved.size == SYMLINK_SIZE) {
+                let carries = self.cache.carries(directory_of(&object.key).as_bytes()) != Some(false);
+                if extra.is_none() && (carries || moved.size == SYMLINK_SIZE) {
                     self.on_unknown(&moved.key);
                 } else {
                     self.on_file(&moved.key, FileFacts { extra, ..FileFacts::from(moved) });
@@ -434,6 +445,7 @@ impl super::Names {
             self.own.rename(bare(&directory).as_bytes(), &bare(&moved), None);
             self.on_removed(&bare(&directory));
             self.cache.forget(bare(&moved).as_bytes());
+            self.cache.on_moved(&directory, &moved);
             self.on_entries(&directory);
             self.on_entries(&moved);
         }

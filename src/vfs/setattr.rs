@@ -1,19 +1,27 @@
 //! chmod, chown, utimens and truncate. Invariant: what was set is what the next stat shows, whether or not the store keeps it. Only where a
 //! file has lost its name through this mount nothing is kept: another one may have the name.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
+use tokio::time::Instant;
+
 use super::attr::Attr;
+use super::carrying;
+use super::changes::directory_of;
 use super::edits::Edits;
 use super::fact::{Marker, What};
 use super::files::HandleId;
 use super::inodes::{Inode, Kind};
-use super::listing::FileFacts;
+use super::listing::{Extra, FileFacts, Posix};
 use super::lookup::{object_key, path_of};
+use super::options::PosixAttributes;
 use super::own::NewAttributes;
 use super::rename::Held;
 use super::{Error, Result, posix};
-use crate::store::{Condition, ErrorKind, Key, ObjectMeta};
+use crate::store::{Condition, DIRECTORY_TYPE, Details, ErrorKind, Headers, Key, ObjectMeta, PutRequest, SYMLINK_SIZE};
 
 /// Bits of a mode (`inode(7)`).
 const SETUID: u16 = 0o4000;
@@ -99,13 +107,13 @@ impl Edits {
         if node.kind() == Kind::Directory {
             self.names.own.set(&path, new, None);
             // The root has no marker: its attributes live as long as the mount.
-            let stores = self.names.options.posix_attributes && ino != Inode::ROOT;
+            let stores = self.names.options.posix_attributes != PosixAttributes::Off && ino != Inode::ROOT;
             return if stores { self.store_own_of_directory(&path).await } else { Ok(()) };
         }
         let (meta, _) = self.names.fresh_object(ino).await?;
         self.names.own.set(&path, new, Some(meta.etag.clone()));
-        if self.names.options.posix_attributes {
-            self.store_own(&path).await?;
+        if self.names.options.posix_attributes != PosixAttributes::Off {
+            self.store_own(&path, &meta).await?;
         }
         Ok(())
     }
@@ -113,6 +121,7 @@ impl Edits {
     /// Writes the attributes of a directory into the metadata of its marker, which is made when there is none: a copy onto itself, so that
     /// what else it has stays.
     async fn store_own_of_directory(&self, path: &Key) -> Result<()> {
+        self.mark_directory_of(path).await;
         let directory = path.join(b"/");
         let marker = match self.store.details_to_keep(&directory).await {
             Err(error) if error.kind == ErrorKind::NotFound => self.put_marker(path, Condition::Any).await?,
@@ -126,6 +135,7 @@ impl Edits {
                     modified = SystemTime::now();
                 }
                 self.names.own.on_stored(path.as_bytes());
+                self.names.cache.learn_carries(&directory, true, Instant::now());
                 Marker { modified, posix: own }
             }
         };
@@ -133,13 +143,22 @@ impl Edits {
         Ok(())
     }
 
-    /// Writes the attributes of a file into its metadata: a copy onto itself.
-    async fn store_own(&self, path: &Key) -> Result<()> {
-        let details = self.store.details_to_keep(path).await?;
-        if details.symlink.is_some() {
+    /// Writes the attributes of a file into its metadata: a copy onto itself. `shown`: what is known of it.
+    async fn store_own(&self, path: &Key, shown: &ObjectMeta) -> Result<()> {
+        let mut details = self.store.details_to_keep(path).await?;
+        if details.meta.etag == shown.etag {
+            // A HEAD tells whole seconds: a time that nobody set stays what it was.
+            details.meta.modified = shown.modified;
+        }
+        let set = self.names.own.get(path.as_bytes(), Some(&details.meta.etag));
+        if !self.stores_attributes(&set, &details.headers.metadata, false) {
             return Ok(());
         }
-        let own = posix::over(self.names.own.get(path.as_bytes(), Some(&details.meta.etag)), &details);
+        let own = posix::over(set, &details);
+        if let Some(target) = details.symlink.clone() {
+            return self.store_own_of_link(path, details, target, own).await;
+        }
+        self.mark_directory_of(path).await;
         let headers = posix::headers(details.headers, &own, &self.names.options, false);
         let written = crate::store::copy_object(&*self.store, &details.meta, path, Some(headers), &Condition::Any).await?;
         let meta = crate::store::ObjectMeta { etag: written.etag, modified: SystemTime::now(), ..details.meta.clone() };
@@ -149,6 +168,57 @@ impl Edits {
             self.files.on_rename(ino, &details.meta.etag, &meta);
         }
         self.rebase(path, &details.meta, meta).await
+    }
+
+    /// Writes the attributes of a symbolic link, all but its mode: with the link itself, which some stores cannot copy. One that another client has
+    /// made in its own way stays as it is.
+    async fn store_own_of_link(&self, path: &Key, details: Details, target: Vec<u8>, own: Posix) -> Result<()> {
+        if details.meta.size != SYMLINK_SIZE {
+            return Ok(());
+        }
+        let mut headers = posix::headers(details.headers, &own, &self.names.options, false);
+        headers.metadata.remove("mode");
+        let written = self.store.put_symlink(path, &target, &headers, &Condition::Is(details.meta.etag.clone())).await?;
+        self.names.own.rename(path.as_bytes(), path, Some((&details.meta.etag, &written.etag)));
+        let posix = Posix { mode: None, ..own };
+        let extra = Some(Arc::new(Extra { link: Some(target), posix }));
+        self.names.on_file(path, FileFacts { size: SYMLINK_SIZE, etag: written.etag, modified: SystemTime::now(), extra });
+        Ok(())
+    }
+
+    /// The directory that `path` is in says from now on that its entries may have attributes: before the first one gets some, so that no mount
+    /// takes it for one that has none. What cannot be marked is said once, and the change goes on: `--posix-attributes on` asks for every object.
+    pub(super) async fn mark_directory_of(&self, path: &Key) {
+        let directory = directory_of(path);
+        if self.names.options.posix_attributes != PosixAttributes::Auto || self.names.cache.carries(directory.as_bytes()) == Some(true) {
+            return;
+        }
+        if let Err(error) = self.mark(&directory).await
+            && !self.cannot_mark.swap(true, Relaxed)
+        {
+            tracing::warn!(%directory, %error, "other mounts need --posix-attributes=on to see mode, owner and times of what is in this directory");
+        }
+    }
+
+    async fn mark(&self, directory: &Key) -> Result<()> {
+        let asked = Instant::now();
+        let marker = carrying::marker_of(directory);
+        let details = self.store.details_to_keep(&marker).await;
+        if carrying::learn(&self.names.cache, directory, &details, asked)? {
+            return Ok(());
+        }
+        match details {
+            Ok(details) => {
+                let headers = carrying::marked(details.headers);
+                crate::store::copy_object(&*self.store, &details.meta, &marker, Some(headers), &Condition::Any).await?;
+            }
+            Err(_) => {
+                let headers = carrying::marked(Headers { content_type: Some(DIRECTORY_TYPE.into()), ..Headers::default() });
+                self.store.put(&PutRequest { key: marker, body: Bytes::new(), headers, condition: Condition::Absent }).await?;
+            }
+        }
+        self.names.cache.learn_carries(directory, true, Instant::now());
+        Ok(())
     }
 
     /// A file that is open for changes is based on `after` from now on, which has the bytes of `before`.

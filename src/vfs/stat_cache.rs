@@ -2,6 +2,7 @@
 //! the deadline it was born with, however often it is looked at; of two things known about a name the newer one
 //! decides, even when it has expired, so nothing comes back to life.
 
+mod carrying;
 mod listings;
 mod patch;
 
@@ -15,10 +16,11 @@ use tokio::time::Instant;
 
 use super::Options;
 use super::expiry::{Expiries, concerns_listing, is_below};
-use super::fact::{Fact, Listing, Marker, What};
+use super::fact::{Fact, Listing, Marker, Page, What};
 use super::listing::{DirEntry, FileFacts};
 use super::ttl::{Ttl, Ttls};
 use crate::store::Key;
+use carrying::Carrying;
 use listings::Listings;
 pub(super) use patch::Change;
 
@@ -37,8 +39,8 @@ pub struct StatCache {
     ttls: Arc<Ttls>,
     /// Whether a listing tells the attributes of files, or only that they are there.
     readdir_optimize: bool,
-    /// Whether only a HEAD tells the attributes of directories.
-    posix: bool,
+    /// In which directories only a HEAD tells attributes.
+    carrying: Carrying,
 }
 
 impl StatCache {
@@ -57,8 +59,8 @@ impl StatCache {
                 believed: Ttl::new(if enabled { options.stat_cache_ttl } else { Duration::ZERO }),
                 absent: Ttl::new(if enabled { options.negative_ttl } else { Duration::ZERO }),
             }),
-            readdir_optimize: options.readdir_optimize && !options.posix_attributes,
-            posix: options.posix_attributes,
+            readdir_optimize: options.readdir_optimize,
+            carrying: Carrying::new(options.posix_attributes, size),
         }
     }
 
@@ -104,7 +106,7 @@ impl StatCache {
     /// A listing that was asked for at `learnt` shows the marker of the directory `path`: all there is to know of it, unless attributes are
     /// kept with it.
     pub fn learn_marker(&self, path: &Key, modified: SystemTime, learnt: Instant) {
-        if !self.posix {
+        if self.carries(split(path.as_bytes()).0) == Some(false) {
             self.learn_name(path, What::Directory(Some(Marker::from(modified))), learnt);
         }
     }
@@ -139,25 +141,50 @@ impl StatCache {
         self.facts.as_ref().and_then(|facts| facts.get(path)).is_some_and(|fact| fact.learnt > since)
     }
 
+    /// Whether attributes are kept with objects anywhere. Those of symbolic links come with where they lead.
+    pub fn keeps_attributes(&self) -> bool {
+        self.carrying.is_anywhere()
+    }
+
+    /// Whether entries of `directory` may have attributes that only a HEAD tells. None: that is not known.
+    pub fn carries(&self, directory: &[u8]) -> Option<bool> {
+        self.carrying.get(directory, self.ttls.believed.get())
+    }
+
+    /// Whether they do was learnt by a request of then, or made so.
+    pub fn learn_carries(&self, directory: &Key, carries: bool, learnt: Instant) {
+        self.carrying.learn(directory, carries, learnt);
+    }
+
+    /// The directory `from` is called `to` now.
+    pub fn on_moved(&self, from: &Key, to: &Key) {
+        self.carrying.on_moved(from, to);
+    }
+
+    /// Whether attributes of entries of `directory` are taken from listings.
+    pub fn tells_attributes(&self, directory: &[u8]) -> bool {
+        self.readdir_optimize && self.carries(directory) != Some(true)
+    }
+
     /// What an entry of a listing says of its name.
-    pub fn listed(&self, entry: &DirEntry, learnt: Instant) -> Fact {
+    pub fn listed(&self, entry: &DirEntry, &Page { learnt, carries, .. }: &Page) -> Fact {
         let expired = self.expiries.read().cover(entry.path(), learnt);
         let named_until = if expired { learnt } else { later(learnt, self.ttls.believed.get()) };
         match &entry.file {
             Some(file) => {
-                let until = if self.readdir_optimize { named_until } else { learnt };
+                let until = if self.readdir_optimize && !carries { named_until } else { learnt };
                 Fact { what: What::File(file.clone()), learnt, until, named_until }
             }
             None => {
-                let until = if self.posix { learnt } else { named_until };
+                let until = if carries { learnt } else { named_until };
                 Fact { what: What::Directory(None), learnt, until, named_until }
             }
         }
     }
 
     /// What to tell the kernel of an entry of a listing: never something older than it may know already.
-    pub fn entry(&self, entry: &DirEntry, learnt: Instant) -> Fact {
-        let listed = self.listed(entry, learnt);
+    pub fn entry(&self, entry: &DirEntry, page: &Page) -> Fact {
+        let (listed, learnt) = (self.listed(entry, page), page.learnt);
         match self.facts.as_ref().and_then(|facts| facts.get(entry.path())) {
             None => listed,
             Some(fact) if fact.learnt < learnt => combine(listed, fact),
@@ -169,10 +196,10 @@ impl StatCache {
 
     /// For how long what a listing says of its files is believed, when that is all there is to know of them: nothing was learnt
     /// by name since it came. Spares [`entry`](Self::entry) a search for each of thousands of entries.
-    pub fn files_as_listed(&self, learnt: Instant) -> Option<Duration> {
+    pub fn files_as_listed(&self, &Page { learnt, carries, .. }: &Page) -> Option<Duration> {
         let named_since = self.named.lock().is_some_and(|named| named >= learnt);
         let expired_since = self.expiries.read().any_since(learnt);
-        (self.readdir_optimize && !named_since && !expired_since).then(|| self.remaining(self.believed_until(learnt)))
+        (self.readdir_optimize && !carries && !named_since && !expired_since).then(|| self.remaining(self.believed_until(learnt)))
     }
 
     /// All of a directory was listed.
@@ -204,6 +231,7 @@ impl StatCache {
         self.expiries.write().on_expire(path, below, Instant::now());
         self.forget(path.as_bytes());
         self.forget_dir(path.join(b"/").as_bytes());
+        self.carrying.forget_all();
         let mut absent = Vec::new();
         if below && let Some(facts) = &self.facts {
             for (known, fact) in facts.iter().filter(|(known, _)| is_below(path, known.as_bytes())) {
@@ -247,8 +275,8 @@ impl StatCache {
         let listing = self.listing(directory)?;
         let page = listing.pages.partition_point(|page| page.ends_before(name));
         let page = listing.pages.get(page);
-        match page.and_then(|page| page.find(name).map(|entry| (entry, page.learnt))) {
-            Some((entry, learnt)) => Some(self.listed(entry, learnt)),
+        match page.and_then(|page| page.find(name).map(|entry| (entry, page))) {
+            Some((entry, page)) => Some(self.listed(entry, page)),
             None => {
                 let learnt = listing.learnt;
                 let until = self.deadline(&What::Absent, learnt);
@@ -336,7 +364,12 @@ mod tests {
         let directory = names.first().map_or(Key::root(), |name| Key::from(split(name.as_bytes()).0));
         let page = ListPage { objects: names.iter().map(object).collect(), ..ListPage::default() };
         let entries: Arc<[_]> = Merge::new(directory).on_page(page).into();
-        Arc::new(Listing { len: entries.len(), pages: vec![Page { entries, learnt: Instant::now() }], learnt: Instant::now() })
+        Arc::new(Listing {
+            len: entries.len(),
+            pages: vec![Page { entries, learnt: Instant::now(), carries: false }],
+            learnt: Instant::now(),
+            carries: false,
+        })
     }
 
     fn cache(size: u64) -> StatCache {
@@ -441,8 +474,8 @@ mod tests {
         assert_eq!((told.what, cache.remaining(told.until)), (What::File(file(1)), Duration::ZERO));
         cache.learn_listing(&Key::from("d/"), Arc::clone(&old_listing));
         assert_eq!((cache.object(b"d/x"), cache.listing(b"d/").is_none()), (None, true));
-        assert_eq!(cache.entry(&old_listing.pages[0].entries[0], old).entry_until(), old);
-        assert_eq!(cache.files_as_listed(old), None);
+        assert_eq!(cache.entry(&old_listing.pages[0].entries[0], &old_listing.pages[0]).entry_until(), old);
+        assert_eq!(cache.files_as_listed(&old_listing.pages[0]), None);
         advance(SECOND).await;
         cache.learn_name(&path, What::File(file(2)), Instant::now());
         assert_eq!(cache.object(b"d/x").map(|fact| fact.what), Some(What::File(file(2))));

@@ -12,14 +12,17 @@ use std::sync::{Arc, Weak};
 
 use futures::{FutureExt, StreamExt, stream};
 use parking_lot::Mutex;
+use tokio::join;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::carrying;
 use super::error::Result;
 use super::fact::{Listing, Page};
 use super::hidden::Hidden;
 use super::listing::{DirEntry, Extra, Merge};
+use super::posix;
 use super::stat_cache::StatCache;
 use crate::store::{self, ErrorKind, Key, ListPage, ListRequest, ObjectStore, Op, SYMLINK_SIZE};
 use state::{Id, Next, State};
@@ -54,6 +57,8 @@ pub struct Came {
     pub asked: Instant,
     /// Which of its objects are symbolic links.
     pub links: HashMap<Key, Arc<Extra>>,
+    /// Whether its entries may have attributes that only a HEAD tells.
+    pub carries: bool,
 }
 
 /// What is at a position.
@@ -113,11 +118,11 @@ impl Walk {
         }
     }
 
-    /// The entry of that name, when its page has come and is still there, and when it was learnt.
-    pub fn find(&self, name: &[u8]) -> Option<(DirEntry, Instant)> {
+    /// The entry of that name and the page that it is in, when that has come and is still there.
+    pub fn find(&self, name: &[u8]) -> Option<(DirEntry, Page)> {
         let state = self.state.lock();
         let page = state.page_of(name)?;
-        page.find(name).map(|entry| (entry.clone(), page.learnt))
+        page.find(name).map(|entry| (entry.clone(), page.clone()))
     }
 
     /// Whether a handle that is opened now may read along: it would see everything, and nothing that is too old.
@@ -139,7 +144,7 @@ impl Walk {
 
     /// Asks for a page. The task holds the walk only weakly: it ends with the last handle.
     fn ask(self: &Arc<Self>, id: Id, token: Option<String>) -> AbortHandle {
-        let (walk, store) = (Arc::downgrade(self), self.store.clone());
+        let (walk, store, cache) = (Arc::downgrade(self), self.store.clone(), self.cache.clone());
         let request = ListRequest { prefix: self.directory.clone(), delimited: true, after: None, token, max_keys: PAGE_KEYS };
         let bring = async move |walk: Weak<Self>| {
             let tell = |token: &str| {
@@ -150,11 +155,10 @@ impl Walk {
                 }
             };
             let asked = Instant::now();
-            let answer = store.list_telling(&request, &tell).await.and_then(|page| check_progress(page, &request));
-            match answer {
-                Ok(page) => Ok(Came { links: links(&*store, &page).await, page, asked }),
-                Err(error) => Err(error),
-            }
+            let page = store.list_telling(&request, &tell).await.and_then(|page| check_progress(page, &request))?;
+            let listed = (&page, request.token.is_none(), asked);
+            let (links, carries) = join!(links(&*store, &cache, &page), carrying::in_listed(&*store, &cache, &request.prefix, listed));
+            Ok(Came { links, carries: carries?, page, asked })
         };
         let directory = self.directory.clone();
         let task = tokio::spawn(async move {
@@ -182,14 +186,14 @@ impl Walk {
     }
 
     fn take_in(&self, came: Came, mut merge: Merge) -> Option<(Came, Merge)> {
-        let Came { page, asked: learnt, mut links } = came;
+        let Came { page, asked: learnt, mut links, carries } = came;
         let token = page.next.clone();
         let entries: Arc<[DirEntry]> = entries(&mut merge, page, &mut links, &self.hidden).into();
         let marker = merge.take_marker();
         let is_complete = token.is_none() && merge.is_ordered();
         let (listing, turn) = {
             let mut state = self.state.lock();
-            let turn = state.on_merged(Page { entries, learnt }, self.cache.size(), token, merge);
+            let turn = state.on_merged(Page { entries, learnt, carries }, self.cache.size(), token, merge);
             ((is_complete && state.dropped == 0).then(|| state.listing(learnt)), turn)
         };
         if let Some(listing) = listing {
@@ -224,7 +228,7 @@ pub(super) fn learn_whole(
     without: Option<&'static [u8]>,
     page: ListPage,
     links: &mut HashMap<Key, Arc<Extra>>,
-    learnt: Instant,
+    (learnt, carries): (Instant, bool),
 ) {
     let mut merge = Merge::new(directory.clone()).without(without);
     let entries = entries(&mut merge, page, links, hidden);
@@ -232,17 +236,17 @@ pub(super) fn learn_whole(
         cache.learn_marker(&Key::from(path), time, learnt);
     }
     if merge.is_ordered() {
-        cache.learn_listing(directory, Arc::new(Listing::whole(entries, learnt)));
+        cache.learn_listing(directory, Arc::new(Listing::whole(entries, learnt, carries)));
     }
 }
 
 /// The symbolic links of a page: objects whose size says that they may be some are asked for. One that cannot be asked for is shown as a
 /// file, as it is to every other client.
-pub(super) async fn links(store: &dyn ObjectStore, page: &ListPage) -> HashMap<Key, Arc<Extra>> {
+pub(super) async fn links(store: &dyn ObjectStore, cache: &StatCache, page: &ListPage) -> HashMap<Key, Arc<Extra>> {
     let candidates: Vec<Key> = page.objects.iter().filter(|object| object.size == SYMLINK_SIZE).map(|object| object.key.clone()).collect();
     let asked = stream::iter(candidates).map(|key| async move {
-        let link = store.details(&key).await.ok()?.symlink?;
-        Some((key, Arc::new(Extra { link: Some(link), ..Extra::default() })))
+        let extra = posix::facts(&store.details(&key).await.ok()?, cache.keeps_attributes()).extra?;
+        extra.link.is_some().then_some((key, extra))
     });
     asked.buffer_unordered(LINKS_AT_ONCE).filter_map(|link| async { link }).collect().await
 }

@@ -23,12 +23,12 @@ pub fn trials() -> Vec<Trial> {
         trial("more_than_the_limit_is_not_renamed_at_all", rename_limit),
         trial("readers_never_see_bytes_of_another_file_while_all_is_renamed", rename_among_readers),
         trial("links_lead_where_they_were_told_to", links),
-        trial("attributes_hold_for_the_life_of_the_mount", attributes),
+        trial("attributes_that_are_not_kept_hold_for_the_life_of_the_mount", attributes),
         trial("a_handle_whose_name_is_gone_sets_nothing_on_who_has_the_name_now", attributes_of_removed),
-        trial("attributes_can_be_kept_in_the_bucket", posix_attributes),
-        trial("access_times_can_be_kept_in_the_bucket", access_times),
+        trial("attributes_are_kept_in_the_bucket", || KEEPING.iter().for_each(|flags| posix_attributes(flags))),
+        trial("access_times_are_kept_in_the_bucket", || KEEPING.iter().for_each(|flags| access_times(flags))),
         trial("a_new_owner_takes_privileges_from_a_program", privileges),
-        trial("attributes_of_directories_are_seen_by_another_mount", posix_directories),
+        trial("attributes_of_directories_are_seen_by_another_mount", || KEEPING.iter().for_each(|flags| posix_directories(flags))),
         trial("directories_show_when_their_entries_changed", directory_times),
         trial("an_unlinked_file_is_read_on_by_who_has_it_open", unlink_open),
         trial("a_handle_shows_and_takes_what_it_is_told_after_its_name_is_gone", write_unlinked),
@@ -257,7 +257,7 @@ fn links() {
 
 fn attributes() {
     let server = S3Server::start();
-    let mount = Daemon::new(&server).start();
+    let mount = Daemon::new(&server).flag("--posix-attributes=off").start();
     let path = mount.join("file");
     fs::write(&path, b"#!/bin/sh\n").expect("it is written");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o750)).expect("it is taken");
@@ -298,11 +298,14 @@ fn attributes_of_removed() {
     }
 }
 
-fn posix_attributes() {
+/// Ways to keep attributes in the bucket.
+const KEEPING: [&[&str]; 2] = [&[], &["--posix-attributes"]];
+
+fn posix_attributes(flags: &[&str]) {
     let server = S3Server::start();
     let time = UNIX_EPOCH + Duration::new(1_500_000_000, 0);
     {
-        let mount = Daemon::new(&server).flag("--posix-attributes").start();
+        let mount = Daemon::new(&server).flags(flags).start();
         let path = mount.join("file");
         fs::write(&path, b"x").expect("it is written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o751)).expect("it is taken");
@@ -315,13 +318,13 @@ fn posix_attributes() {
         (value("mode"), value("uid"), value("gid"), value("mtime")),
         (Some("33257"), Some("1234"), Some("5678"), Some("1500000000"))
     );
-    let mount = Daemon::new(&server).flag("--posix-attributes").start();
+    let mount = Daemon::new(&server).flags(flags).start();
     let shown = fs::metadata(mount.join("file")).expect("it is there");
     assert_eq!((shown.mode() & 0o7777, shown.uid(), shown.gid()), (0o751, 1234, 5678));
     assert_eq!(shown.modified().expect("it is told"), time);
 }
 
-fn access_times() {
+fn access_times(flags: &[&str]) {
     let server = S3Server::start();
     let [first, second, third] = [1, 2, 3].map(|n| UNIX_EPOCH + Duration::new(1_500_000_000 + n, 120_000_000));
     let shown = |path: &Path| {
@@ -329,7 +332,7 @@ fn access_times() {
         (about.accessed().expect("it is told"), about.modified().expect("it is told"))
     };
     let set = |path: &Path, times| File::open(path).and_then(|file| file.set_times(times)).expect("it is taken");
-    let daemon = || Daemon::new(&server).flag("--posix-attributes");
+    let daemon = || Daemon::new(&server).flags(flags);
     {
         let mount = daemon().start();
         fs::write(mount.join("file"), b"x").expect("it is written");
@@ -377,7 +380,7 @@ fn privileges() {
     assert_eq!(fs::metadata(mount.join("directory")).expect("it is there").mode() & 0o7777, 0o2775);
 }
 
-fn posix_directories() {
+fn posix_directories(flags: &[&str]) {
     let server = S3Server::start();
     server.put("bare/file", "x");
     let time = UNIX_EPOCH + Duration::new(1_500_000_000, 0);
@@ -387,7 +390,7 @@ fn posix_directories() {
         (about.mode() & 0o7777, about.uid(), about.gid(), about.modified().expect("it is told") == time)
     };
     {
-        let mount = Daemon::new(&server).flag("--posix-attributes").start();
+        let mount = Daemon::new(&server).flags(flags).start();
         fs::create_dir(mount.join("new")).expect("it is new");
         for (name, mode) in [("new", 0o1751), ("bare", 0o700)] {
             let path = mount.join(name);
@@ -404,14 +407,14 @@ fn posix_directories() {
         assert_eq!(shown(&mount.join("moved/below")).0, 0o711);
     }
     assert_eq!(server.metadata("moved/").get("mode").map(String::as_str), Some("17385"));
-    let mount = Daemon::new(&server).flag("--posix-attributes").start();
+    let mount = Daemon::new(&server).flags(flags).start();
     let listed: Vec<_> = entries(mount.path()).into_iter().map(|name| (shown(&mount.join(&name)), name)).collect();
     assert_eq!(listed, [((0o700, 1234, 5678, true), "bare".into()), ((0o1751, 1234, 5678, true), "moved".into())]);
     assert_eq!(shown(&mount.join("moved/below")).0, 0o711);
     // What one mount sets leaves the rest as another one has set it.
     fs::set_permissions(mount.join("moved"), fs::Permissions::from_mode(0o755)).expect("it is taken");
     assert_eq!(shown(&mount.join("moved")), (0o755, 1234, 5678, true));
-    let other = Daemon::new(&server).flag("--posix-attributes").start();
+    let other = Daemon::new(&server).flags(flags).start();
     assert_eq!(shown(&other.join("moved")), (0o755, 1234, 5678, true));
 }
 

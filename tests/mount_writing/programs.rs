@@ -137,10 +137,18 @@ fn git() {
 fn rsync() {
     let (server, source) = (S3Server::start(), tempfile::tempdir().expect("a temporary directory can be made"));
     tree(source.path());
+    sh(
+        source.path(),
+        "printf '#!/bin/sh\necho runs\n' > script; chmod 755 script; touch -d '2020-02-02 02:02:02.123456789' script; chmod 750 .",
+    );
+    let command = |mount: &Mount| format!("rsync -a --itemize-changes ./ '{}/'", mount.join("copy").display());
     let mount = start(&server);
-    let command = format!("rsync -a --itemize-changes ./ '{}/'", mount.join("copy").display());
-    assert!(sh(source.path(), &command).contains(">f+++++++++ large.bin"));
-    assert_eq!(sh(source.path(), &command), "", "the second run has nothing to do");
+    assert!(sh(source.path(), &command(&mount)).contains(">f+++++++++ large.bin"));
+    assert_eq!(sh(source.path(), &command(&mount)), "", "the second run has nothing to do");
+    drop(mount);
+    let mount = start(&server);
+    assert_eq!(sh(source.path(), &command(&mount)), "", "nor has one in another mount");
+    assert_eq!(sh(&mount.join("copy"), "./script"), "runs\n");
     drop(mount);
     same_in_a_fresh_mount(&server, source.path(), "copy");
 }

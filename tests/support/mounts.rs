@@ -177,6 +177,11 @@ impl<'a> Daemon<'a> {
         self
     }
 
+    /// The same with several.
+    pub fn flags(self, flags: &[&str]) -> Self {
+        flags.iter().fold(self, |daemon, flag| daemon.flag(flag))
+    }
+
     /// Mounts, and panics with the daemon's words when that fails.
     #[track_caller]
     pub fn start(self) -> Mount {

@@ -340,10 +340,10 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "posix-attributes",
-        kind: Kind::Flag,
-        default: Some("false"),
+        kind: Kind::FlagOrAuto,
+        default: Some("auto"),
         ossfs: Some("true"),
-        help: "Keep owner, mode, mtime and atime in object metadata",
+        help: "Keep mode, owner, mtime and atime in object metadata. auto: those that were set or that a listing would not show, and objects are asked for them only in directories that are marked as having some; true: with every object, for a HEAD each; false: for as long as the mount lives",
         ..NAMES
     },
     Spec {

@@ -14,10 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::FutureExt;
 use parking_lot::Mutex;
+use tokio::join;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::carrying;
 use super::changes::directory_of;
 use super::hidden::Hidden;
 use super::listing::Extra;
@@ -192,7 +194,9 @@ impl Inner {
                 self.on_failed(stream, &top, whose);
             }
             Ok(page) => {
-                let (links, next) = (walk::links(&*self.store, &page).await, page.next.clone());
+                let (links, ()) =
+                    join!(walk::links(&*self.store, &self.cache, &page), carrying::of_markers(&*self.store, &self.cache, &page));
+                let next = page.next.clone();
                 let listed = match whose {
                     Whose::Walkers => self.walkers.lock().on_page(stream, page, asked),
                     Whose::Aside => self.aside.lock().on_page(&top, page, asked),
@@ -220,7 +224,12 @@ impl Inner {
 
     fn learn(&self, listed: Vec<Listed>, mut links: HashMap<Key, Arc<Extra>>) {
         for Listed { directory, page, learnt } in listed {
-            walk::learn_whole(&self.cache, &self.hidden, &directory, None, page, &mut links, learnt);
+            let has_marker = page.objects.first().is_some_and(|first| first.key == directory);
+            if !has_marker && !directory.as_bytes().is_empty() {
+                self.cache.learn_carries(&directory, false, learnt);
+            }
+            let Some(carries) = self.cache.carries(directory.as_bytes()) else { continue };
+            walk::learn_whole(&self.cache, &self.hidden, &directory, None, page, &mut links, (learnt, carries));
         }
     }
 }

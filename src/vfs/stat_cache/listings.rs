@@ -138,7 +138,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn listing(len: usize) -> Arc<Listing> {
-        Arc::new(Listing { pages: Vec::new(), len, learnt: Instant::now() })
+        Arc::new(Listing { pages: Vec::new(), len, learnt: Instant::now(), carries: false })
     }
 
     #[tokio::test(start_paused = true)]

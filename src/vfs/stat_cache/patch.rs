@@ -32,7 +32,8 @@ pub(super) fn patched(listing: &Listing, change: &Change) -> Option<Listing> {
     let mut pages = listing.pages.clone();
     // What comes after all others goes to the end of the last page.
     let at = pages.partition_point(|page| page.ends_before(name)).min(pages.len().saturating_sub(1));
-    let (old, learnt) = pages.get(at).map_or((&[][..], listing.learnt), |page| (&page.entries[..], page.learnt));
+    let none = (&[][..], listing.learnt, listing.carries);
+    let (old, learnt, carries) = pages.get(at).map_or(none, |page| (&page.entries[..], page.learnt, page.carries));
     let (before, there, behind) = match old.binary_search_by(|entry| order(entry.name(), name)) {
         Ok(position) => (&old[..position], Some(&old[position]), &old[position + 1..]),
         Err(position) => (&old[..position], None, &old[position..]),
@@ -44,9 +45,9 @@ pub(super) fn patched(listing: &Listing, change: &Change) -> Option<Listing> {
     let entries: Vec<DirEntry> = before.iter().chain(new).chain(behind).cloned().collect();
     let len = listing.len + entries.len() - old.len();
     let most = if entries.len() > 2 * FEW { FEW } else { 2 * FEW };
-    let cut: Vec<Page> = entries.chunks(most).map(|entries| Page { entries: entries.into(), learnt }).collect();
+    let cut: Vec<Page> = entries.chunks(most).map(|entries| Page { entries: entries.into(), learnt, carries }).collect();
     pages.splice(at..pages.len().min(at + 1), cut);
-    Some(Listing { pages, len, learnt: listing.learnt })
+    Some(Listing { pages, len, learnt: listing.learnt, carries: listing.carries })
 }
 
 #[cfg(test)]
@@ -73,8 +74,9 @@ mod tests {
     /// A listing in pages of that many entries, each learnt a second after the one before.
     fn listing(entries: &[DirEntry], in_a_page: usize) -> Listing {
         let learnt = Instant::now();
-        let page = |(n, entries): (u64, &[DirEntry])| Page { entries: entries.into(), learnt: learnt + Duration::from_secs(n) };
-        Listing { pages: (0..).zip(entries.chunks(in_a_page)).map(page).collect(), len: entries.len(), learnt }
+        let page =
+            |(n, entries): (u64, &[DirEntry])| Page { entries: entries.into(), learnt: learnt + Duration::from_secs(n), carries: false };
+        Listing { pages: (0..).zip(entries.chunks(in_a_page)).map(page).collect(), len: entries.len(), learnt, carries: false }
     }
 
     proptest! {

@@ -218,7 +218,12 @@ impl State {
     }
 
     pub fn listing(&self, now: Instant) -> Listing {
-        Listing { pages: self.pages.iter().cloned().collect(), len: self.kept, learnt: self.began.unwrap_or(now) }
+        Listing {
+            pages: self.pages.iter().cloned().collect(),
+            len: self.kept,
+            learnt: self.began.unwrap_or(now),
+            carries: self.pages.front().is_some_and(|page| page.carries),
+        }
     }
 
     fn ask(&mut self, token: Option<String>, ask: impl Fn(Id, Option<String>) -> AbortHandle) -> Asked {

@@ -32,11 +32,11 @@ impl Paper {
         let object = ObjectMeta { key: Key::from(name), size: 1, etag: ETag::from("\"e\""), modified };
         let id = self.asked.borrow()[request].0;
         let page = ListPage { objects: vec![object], prefixes: vec![], next: next.map(Into::into), sums: vec![] };
-        let mut turn = self.state.on_answer(id, Ok(Came { page, asked: Instant::now(), links: HashMap::new() }));
+        let mut turn = self.state.on_answer(id, Ok(Came { page, asked: Instant::now(), links: HashMap::new(), carries: false }));
         while let Some((Came { page, .. }, mut merge)) = turn {
             let token = page.next.clone();
             let entries = merge.on_page(page).into();
-            turn = self.state.on_merged(Page { entries, learnt: Instant::now() }, 1000, token, merge);
+            turn = self.state.on_merged(Page { entries, learnt: Instant::now(), carries: false }, 1000, token, merge);
         }
     }
 
