@@ -221,10 +221,11 @@ impl FaultyBody {
 
     fn note_sent(&mut self, n: u64) {
         self.sent += n;
-        let (sent, finished) = (self.sent, Some(self.sent) == self.total);
+        let (sent, has_all) = (self.sent, Some(self.sent) == self.total);
         self.entry.update(|request| {
             request.bytes_sent = sent;
-            request.finished = finished;
+            // The answer to a HEAD has no body, whatever its headers say.
+            request.finished = has_all || request.method == hyper::Method::HEAD;
         });
     }
 
