@@ -249,6 +249,6 @@ impl Edits {
     }
 }
 
-fn is_replaced(error: &Error) -> bool {
+pub(super) fn is_replaced(error: &Error) -> bool {
     matches!(error, Error::Store(error) if error.kind == ErrorKind::Replaced)
 }

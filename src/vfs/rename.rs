@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use futures::{FutureExt, StreamExt, stream};
 use tokio::sync::OwnedMutexGuard;
 
+use super::carrying;
 use super::changes::directory_of;
 use super::dirty_files::DirtyFile;
 use super::edits::Edits;
@@ -262,7 +263,9 @@ impl Edits {
 
     /// What may have attributes where it is has them where it comes to.
     async fn mark_for_renamed(&self, from: &Key, to: &Key) {
-        if self.names.cache.carries(directory_of(from).as_bytes()) != Some(false) {
+        let (before, after) = (directory_of(from), directory_of(to));
+        // Where the store does not tell it is as if they had some.
+        if before != after && carrying::in_directory(&*self.store, &self.names.cache, &before).await.unwrap_or(true) {
             self.mark_directory_of(to).await;
         }
     }

@@ -17,6 +17,7 @@ use super::files::HandleId;
 use super::inodes::{Inode, Kind};
 use super::listing::{Extra, FileFacts, Posix};
 use super::lookup::{object_key, path_of};
+use super::namespace::is_replaced;
 use super::options::PosixAttributes;
 use super::own::NewAttributes;
 use super::rename::Held;
@@ -193,7 +194,12 @@ impl Edits {
         if self.names.options.posix_attributes != PosixAttributes::Auto || self.names.cache.carries(directory.as_bytes()) == Some(true) {
             return;
         }
-        if let Err(error) = self.mark(&directory).await
+        let marked = match self.mark(&directory).await {
+            // Another client has made the marker meanwhile, or changed it.
+            Err(error) if is_replaced(&error) => self.mark(&directory).await,
+            marked => marked,
+        };
+        if let Err(error) = marked
             && !self.cannot_mark.swap(true, Relaxed)
         {
             tracing::warn!(%directory, %error, "other mounts need --posix-attributes=on to see mode, owner and times of what is in this directory");
