@@ -305,6 +305,8 @@ fn answer(request: &Parts, keys: &RwLock<BTreeMap<Key, ()>>, count: &Requests) -
             count.gets.fetch_add(1, Ordering::Relaxed);
             begin.status(StatusCode::PARTIAL_CONTENT).header("content-range", "bytes 0-0/1").body(Full::from("x"))
         }
+        // Nothing has attributes.
+        Method::HEAD => begin.status(StatusCode::NOT_FOUND).body(Full::default()),
         Method::PUT => {
             count.changes.fetch_add(1, Ordering::Relaxed);
             keys.write().insert(Key::from(key), ());

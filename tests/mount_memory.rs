@@ -95,11 +95,11 @@ fn start(cgroup: &Cgroup, daemon: Daemon<'_>) -> Mount {
 }
 
 #[track_caller]
-fn unharmed(cgroup: &Cgroup, mut mount: Mount, most: u64) {
+fn unharmed(cgroup: &Cgroup, mut mount: Mount, most: u64, spare: u64) {
     assert_eq!(cgroup.kills(), 0, "something was killed:\n{}", mount.log());
     assert!(mount.is_mounted(), "the daemon is gone:\n{}", mount.log());
     println!("at most {} MiB of {} in use, {} MiB ever resident", most >> 20, LIMIT >> 20, mount.peak_rss_bytes() >> 20);
-    assert!(most < LIMIT - SPARE, "{} MiB of {} were in use", most >> 20, LIMIT >> 20);
+    assert!(most < LIMIT - spare, "{} MiB of {} were in use", most >> 20, LIMIT >> 20);
     mount.signal(rustix::process::Signal::TERM);
     assert!(mount.wait().success(), "{}", mount.log());
 }
@@ -109,7 +109,7 @@ fn streams(cgroup: &Cgroup) {
     let objects = objects(&server);
     let mount = start(cgroup, Daemon::new(&server));
     let most = work(cgroup, &mount, &objects, 0);
-    unharmed(cgroup, mount, most);
+    unharmed(cgroup, mount, most, SPARE);
 }
 
 fn writers(cgroup: &Cgroup) {
@@ -117,7 +117,7 @@ fn writers(cgroup: &Cgroup) {
     let objects = objects(&server);
     let mount = start(cgroup, Daemon::new(&server));
     let most = work(cgroup, &mount, &objects, WRITERS);
-    unharmed(cgroup, mount, most);
+    unharmed(cgroup, mount, most, SPARE);
 }
 
 fn disk(cgroup: &Cgroup) {
@@ -127,5 +127,6 @@ fn disk(cgroup: &Cgroup) {
     let spill = spill.path().to_str().expect("the test names it");
     let mount = start(cgroup, Daemon::new(&server).arg("--read-mode", "cached").arg("--spill-dir", spill));
     let most = work(cgroup, &mount, &objects, WRITERS);
-    unharmed(cgroup, mount, most);
+    // What waits for a slow disk stands beside the budget.
+    unharmed(cgroup, mount, most, SPARE / 2);
 }
