@@ -263,6 +263,42 @@ async fn objects_are_asked_for_attributes_only_in_directories_that_say_that_they
 }
 
 #[tokio::test(start_paused = true)]
+async fn attributes_of_programs_come_with_what_shows_the_file_and_cost_no_request_of_their_own() {
+    let store = bucket(&["bare/x", "bare/y", "marked/", "marked/sub/", "marked/x", "marked/y"]);
+    let metadata = |pairs: &[(&str, &str)]| {
+        let metadata = pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Headers { metadata, ..Headers::default() }
+    };
+    // {"user.kind":"YQ=="}
+    let kind = ("xattr", "%7B%22user.kind%22%3A%22YQ%3D%3D%22%7D");
+    store.set_headers("bare/x", metadata(&[kind]));
+    store.set_headers("marked/x", metadata(&[kind, ("mode", "33261")]));
+    store.set_headers("marked/sub/", metadata(&[kind, ("mode", "16877")]));
+    store.set_headers("marked/", metadata(&[("windlass-entries", "attributes")]));
+    let options = Options { posix_attributes: PosixAttributes::Auto, ..Options::default() };
+    for is_listed in [true, false] {
+        let names = names_with(&store, options.clone());
+        for (path, expected) in
+            [("bare/x", ""), ("bare/y", ""), ("marked/x", "user.kind\0"), ("marked/y", ""), ("marked/sub", "user.kind\0")]
+        {
+            let (directory, name) = path.split_once('/').expect("in a directory");
+            let parent = ino(&names, directory).await;
+            if is_listed {
+                list(&names.open_dir(parent).expect("a directory"), 100).await.expect("it is listed");
+            }
+            let found = names.lookup(parent, name.as_bytes()).await.expect("there").attr.ino;
+            requests(&store);
+            let all = names.user_attributes(found).await.expect("it is there");
+            assert_eq!(all.names(), expected.as_bytes(), "{path}, listed: {is_listed}");
+            let value = names.extended_attribute(found, b"user.kind").await.ok();
+            assert_eq!(value.as_deref(), (!expected.is_empty()).then_some(&b"a"[..]), "{path}, listed: {is_listed}");
+            assert_eq!(names.extended_attribute(found, b"security.capability").await.ok(), None);
+            assert_eq!(requests(&store), (0, 0), "{path}, listed: {is_listed}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_file_created_elsewhere_is_seen_after_the_negative_ttl_though_it_is_polled_for() {
     let store = bucket(&["other"]);
     let names = names(&store);

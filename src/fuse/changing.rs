@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use zerocopy::IntoBytes;
 
-use crate::vfs::{Acknowledge, Caller, Edits, Entry, Error, HandleId, Inode, Names, Result, SetAttributes};
+use crate::vfs::{
+    Acknowledge, AttributeChange, Caller, Edits, Entry, Error, HandleId, Inode, Names, Only, Result, SetAttributes, UserAttributes,
+};
 use crate::writer::Allocate;
 
 use super::convert::{attr_out, entry_out, errno, refuse};
@@ -31,11 +33,6 @@ impl Bucket {
 
     fn made_before(&self, asker: Asker<'_>) -> MadeBefore {
         MadeBefore { again: asker.header.is_resent(), names: Arc::clone(&self.names) }
-    }
-
-    /// Why an extended attribute cannot be set.
-    pub(super) fn no_attributes(&self, operation: &str) -> i32 {
-        errno(operation, if self.edits.is_some() { &Error::Unsupported } else { &Error::ReadOnly })
     }
 
     /// Runs an operation as a task and answers with what it came to; on a read-only mount with the refusal, at once.
@@ -258,11 +255,57 @@ impl Bucket {
 
     pub(super) fn get_xattr(&self, asker: Asker<'_>, name: &OsStr, size: u32) {
         let ino = asker.ino();
-        if !self.names.may_have_attribute(ino, name.as_bytes()) {
-            return asker.reply::<Data>().error(libc::ENODATA);
+        if let Some(known) = self.names.try_extended_attribute(ino, name.as_bytes()) {
+            return attribute(known, size, asker.reply());
         }
         let (names, name, reply) = (Arc::clone(&self.names), name.to_owned(), self.patient(asker));
         self.runtime.spawn(async move { attribute(names.extended_attribute(ino, name.as_bytes()).await, size, reply) });
+    }
+
+    pub(super) fn list_xattrs(&self, asker: Asker<'_>, size: u32) {
+        if !self.names.keeps_user_attributes() {
+            // The kernel answers EOPNOTSUPP from now on without asking.
+            return asker.reply::<Data>().error(libc::ENOSYS);
+        }
+        let names_of = |all: Result<UserAttributes>| all.map(|all| all.names());
+        let ino = asker.ino();
+        if let Some(known) = self.names.try_user_attributes(ino) {
+            return attribute(names_of(known), size, asker.reply());
+        }
+        let (names, reply) = (Arc::clone(&self.names), self.patient(asker));
+        self.runtime.spawn(async move { attribute(names_of(names.user_attributes(ino).await), size, reply) });
+    }
+
+    pub(super) fn set_xattr(&self, asker: Asker<'_>, name: &OsStr, value: &[u8], flags: i32) {
+        let only = match flags {
+            libc::XATTR_CREATE => Only::IfAbsent,
+            libc::XATTR_REPLACE => Only::IfPresent,
+            _ => Only::Always,
+        };
+        let done = |changed| if matches!(changed, Err(Error::Exists)) { Ok(()) } else { changed };
+        self.change_xattr("setxattr", asker, name, AttributeChange::Set { value: value.to_vec(), only }, done);
+    }
+
+    pub(super) fn remove_xattr(&self, asker: Asker<'_>, name: &OsStr) {
+        let done = |changed| if matches!(changed, Err(Error::NoAttribute)) { Ok(()) } else { changed };
+        self.change_xattr("removexattr", asker, name, AttributeChange::Remove, done);
+    }
+
+    /// `done_before`: what it came to where the daemon before this one may have made the change already.
+    fn change_xattr(
+        &self,
+        operation: &'static str,
+        asker: Asker<'_>,
+        name: &OsStr,
+        change: AttributeChange,
+        done_before: fn(Result<()>) -> Result<()>,
+    ) {
+        let (ino, name, again) = (asker.ino(), name.to_owned(), asker.header.is_resent());
+        let change = |edits: Arc<Edits>| async move {
+            let changed = edits.change_user_attribute(ino, (name.as_bytes(), &change)).await;
+            if again { done_before(changed) } else { changed }
+        };
+        self.change(operation, asker.reply::<Empty>(), change, |(), reply| reply.done());
     }
 }
 
@@ -300,8 +343,8 @@ fn done_before(again: bool, removed: Result<()>) -> Result<()> {
     }
 }
 
-/// A value as getxattr(2) wants it: first its length, then itself.
-fn attribute(value: Result<Vec<u8>>, size: u32, reply: Reply<Data>) {
+/// A value as getxattr(2) and listxattr(2) want it: first its length, then itself.
+pub(super) fn attribute(value: Result<Vec<u8>>, size: u32, reply: Reply<Data>) {
     match value {
         Ok(value) if size == 0 => {
             let len = GetxattrOut { size: u32::try_from(value.len()).unwrap_or(u32::MAX), padding: 0 };

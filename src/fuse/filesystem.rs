@@ -20,7 +20,7 @@ use super::convert::{absent_out, attr_out, entry_out, errno, permissions, set_at
 use super::directories::{Directories, Plain, Plus};
 use super::door::access;
 use super::own_files::OwnFiles;
-use super::reply::{Data, Empty, Interruptible, Owed, Reply};
+use super::reply::{Empty, Interruptible, Owed, Reply};
 use super::request::{Header, Operation};
 use super::wire::{AttrOut, EntryOut, OpenOut, StatfsOut, open_flags, valid};
 
@@ -107,9 +107,7 @@ impl Bucket {
             Operation::Flush { handle } => self.flush(asker, handle),
             Operation::Statfs => statfs(asker.reply()),
             Operation::Getxattr { name, size } => self.get_xattr(asker, name, size),
-            // What there is are facts of the store, each worth a request: not listed, so that cp -a does not copy them. ENOSYS: the kernel
-            // answers EOPNOTSUPP from now on without asking.
-            Operation::Listxattr => asker.reply::<Data>().error(libc::ENOSYS),
+            Operation::Listxattr { size } => self.list_xattrs(asker, size),
             // The kernel checks permissions itself (default_permissions).
             Operation::Access => asker.reply::<Empty>().error(libc::ENOSYS),
             Operation::Opendir => self.opendir(asker),
@@ -239,8 +237,8 @@ impl Bucket {
             Operation::Write { handle, offset, data } => self.write(asker, handle, offset, data),
             Operation::Fsync { handle } => self.fsync(asker, handle),
             Operation::Fallocate { handle, offset, length, mode } => self.allocate(asker, handle, offset, length, mode),
-            Operation::Setxattr => asker.reply::<Empty>().error(self.no_attributes("setxattr")),
-            Operation::Removexattr => asker.reply::<Empty>().error(self.no_attributes("removexattr")),
+            Operation::Setxattr { name, value, flags } => self.set_xattr(asker, name, value, flags),
+            Operation::Removexattr { name } => self.remove_xattr(asker, name),
             other => unreachable!("{other:?} changes nothing"),
         }
     }

@@ -17,6 +17,7 @@ use zerocopy::IntoBytes;
 use crate::admin::Observer;
 use crate::vfs::{Attr, DirItem, Entry, HandleId, Inode, Kind, Names, OWN_DIRECTORY, Result};
 
+use super::changing::attribute;
 use super::convert::{attr_out, entry_out};
 use super::directories::Entries;
 use super::filesystem::Asker;
@@ -58,7 +59,7 @@ impl OwnFiles {
         let is_own = |(parent, name): (Inode, &OsStr)| parent == DIRECTORY || parent == Inode::ROOT && name.as_bytes() == OWN_DIRECTORY;
         match operation {
             // What is answered for all of a mount alike.
-            Operation::Statfs | Operation::Access | Operation::Listxattr => false,
+            Operation::Statfs | Operation::Access => false,
             Operation::Link { of, .. } if self.has(*of) => true,
             operation => self.has(ino) || operation.names(ino).into_iter().flatten().any(is_own),
         }
@@ -86,6 +87,7 @@ impl OwnFiles {
                 asker.reply::<Empty>().done();
             }
             Operation::Getxattr { .. } => asker.reply::<Data>().error(libc::ENODATA),
+            Operation::Listxattr { size } => attribute(Ok(Vec::new()), size, asker.reply()),
             Operation::Readlink => asker.reply::<Data>().error(libc::EINVAL),
             _ => asker.reply::<Empty>().error(libc::EACCES),
         }

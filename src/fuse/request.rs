@@ -9,7 +9,7 @@ use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 use super::wire::{
     BatchForgetIn, CreateIn, FallocateIn, FlushIn, ForgetIn, ForgetOne, FsyncIn, GetxattrIn, InHeader, LinkIn, MkdirIn, MknodIn, OpenIn,
-    ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, WriteIn, opcode,
+    ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, WriteIn, opcode,
 };
 use crate::vfs::{HandleId, Inode};
 use crate::writer::Landing;
@@ -99,13 +99,21 @@ pub(super) enum Operation<'a> {
     Fsync {
         handle: HandleId,
     },
-    Setxattr,
+    Setxattr {
+        name: &'a OsStr,
+        value: &'a [u8],
+        flags: i32,
+    },
     Getxattr {
         name: &'a OsStr,
         size: u32,
     },
-    Listxattr,
-    Removexattr,
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: &'a OsStr,
+    },
     Flush {
         handle: HandleId,
     },
@@ -326,9 +334,12 @@ fn operation(code: u32, mut args: Arguments<'_>) -> Option<Operation<'_>> {
         opcode::FLUSH => Operation::Flush { handle: HandleId(args.take::<FlushIn>()?.fh) },
         opcode::FSYNC => Operation::Fsync { handle: HandleId(args.take::<FsyncIn>()?.fh) },
         opcode::FSYNCDIR => Operation::Fsyncdir,
-        opcode::SETXATTR => Operation::Setxattr,
-        opcode::REMOVEXATTR => Operation::Removexattr,
-        opcode::LISTXATTR => Operation::Listxattr,
+        opcode::SETXATTR => {
+            let SetxattrIn { size, flags } = args.take()?;
+            Operation::Setxattr { name: args.name()?, value: args.bytes(size)?, flags }
+        }
+        opcode::REMOVEXATTR => Operation::Removexattr { name: args.name()? },
+        opcode::LISTXATTR => Operation::Listxattr { size: args.take::<GetxattrIn>()?.size },
         opcode::GETXATTR => {
             let GetxattrIn { size, .. } = args.take()?;
             Operation::Getxattr { name: args.name()?, size }
@@ -422,6 +433,11 @@ pub(super) mod tests {
                 [BatchForgetIn { count: 2, dummy: 0 }.as_bytes(), forgets.as_bytes()].concat(),
                 Operation::ForgetMany(vec![(Inode(4), 1), (Inode(5), 2)]),
             ),
+            (
+                opcode::SETXATTR,
+                [SetxattrIn { size: 2, flags: 1 }.as_bytes(), b"user.a\0b\0"].concat(),
+                Operation::Setxattr { name: OsStr::new("user.a"), value: b"b\0", flags: 1 },
+            ),
             (opcode::SYMLINK, b"name\0target\0".to_vec(), Operation::Symlink { name: OsStr::new("name"), target: OsStr::new("target") }),
             (47, vec![1; 50], Operation::Unknown { opcode: 47 }),
         ];
@@ -442,6 +458,7 @@ pub(super) mod tests {
             (opcode::READ, vec![0; 39]),
             (opcode::BATCH_FORGET, huge.as_bytes().to_vec()),
             (opcode::WRITE, [long.as_bytes(), b"abc"].concat()),
+            (opcode::SETXATTR, [SetxattrIn { size: 4, flags: 0 }.as_bytes(), b"user.a\0abc"].concat()),
             (opcode::SYMLINK, b"one\0".to_vec()),
         ] {
             let message = message(opcode, &body);

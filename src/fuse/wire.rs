@@ -111,7 +111,10 @@ structures! {
     FlushIn { fh: u64, unused: u32, padding: u32, lock_owner: u64, }
     /// Of FSYNC and FSYNCDIR.
     FsyncIn { fh: u64, flags: u32, padding: u32, }
+    /// Of GETXATTR and LISTXATTR.
     GetxattrIn { size: u32, padding: u32, }
+    /// Without FUSE_SETXATTR_EXT, which is not asked for.
+    SetxattrIn { size: u32, flags: i32, }
     FallocateIn { fh: u64, offset: u64, length: u64, mode: i32, padding: u32, }
 }
 

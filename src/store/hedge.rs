@@ -259,6 +259,10 @@ impl Hedging {
 
 #[async_trait]
 impl ObjectStore for Hedging {
+    fn most_metadata(&self) -> usize {
+        self.inner.most_metadata()
+    }
+
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         self.inner.head(key).await
     }

@@ -44,6 +44,10 @@ impl<S: SignGet + Voice + 'static, L> HttpStore<S, L> {
 
 #[async_trait]
 impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
+    fn most_metadata(&self) -> usize {
+        self.requests.most_metadata()
+    }
+
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         self.requests.head(key).await
     }

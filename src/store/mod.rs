@@ -332,6 +332,11 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     /// Waits for what still has to be cleaned up after writes whose answers were lost.
     async fn settle(&self) {}
 
+    /// Bytes of metadata, names and values together, that an object may have.
+    fn most_metadata(&self) -> usize {
+        symlink::MOST_METADATA
+    }
+
     /// Writes a symbolic link to `target`, which is kept as it is.
     ///
     /// # Errors

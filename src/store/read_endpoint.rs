@@ -73,6 +73,10 @@ fn is_of_the_object(kind: ErrorKind) -> bool {
 
 #[async_trait]
 impl ObjectStore for ReadEndpoint {
+    fn most_metadata(&self) -> usize {
+        self.home.most_metadata()
+    }
+
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
         // Not in the match below, which would hold the lock to its end.
         let turn = self.breaker.lock().turn(Instant::now());

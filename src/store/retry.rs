@@ -114,6 +114,10 @@ impl Retrying {
 
 #[async_trait]
 impl ObjectStore for Retrying {
+    fn most_metadata(&self) -> usize {
+        self.inner.most_metadata()
+    }
+
     /// Waits until the uploads are aborted that lost answers left behind, as far as they can be.
     async fn settle(&self) {
         self.orphans.settle().await;

@@ -14,7 +14,7 @@ const _: () = assert!(CONTENT.len() as u64 == SYMLINK_SIZE);
 const TARGET: &str = "windlass-symlink";
 
 /// What S3 takes of metadata, names and values together.
-const MOST_METADATA: usize = 2048;
+pub(super) const MOST_METADATA: usize = 2048;
 
 /// S_IFMT and S_IFLNK of inode(7).
 const TYPE_MASK: u32 = 0o170_000;

@@ -55,18 +55,18 @@ impl Attr {
     /// subdirectories. Counting them (each has a `..`)
     /// would take a listing for every stat, and walkers get the kind of each entry from readdir.
     /// `time`: what a directory without a marker shows.
-    pub(super) fn directory(options: &Options, ino: Inode, marker: Option<Marker>, time: SystemTime) -> Self {
-        let marker = marker.unwrap_or(Marker::from(time));
-        let modified = marker.posix.modified.unwrap_or(marker.modified);
+    pub(super) fn directory(options: &Options, ino: Inode, marker: Option<&Marker>, time: SystemTime) -> Self {
+        let posix = marker.map(|marker| marker.posix).unwrap_or_default();
+        let modified = posix.modified.unwrap_or(marker.map_or(time, |marker| marker.modified));
         Self {
             ino,
             kind: Kind::Directory,
             size: 0,
             modified,
-            accessed: marker.posix.accessed.unwrap_or(modified),
-            uid: marker.posix.uid.unwrap_or(options.uid),
-            gid: marker.posix.gid.unwrap_or(options.gid),
-            perm: marker.posix.mode.unwrap_or(options.dir_mode & !options.umask),
+            accessed: posix.accessed.unwrap_or(modified),
+            uid: posix.uid.unwrap_or(options.uid),
+            gid: posix.gid.unwrap_or(options.gid),
+            perm: posix.mode.unwrap_or(options.dir_mode & !options.umask),
             nlink: 1,
         }
     }

@@ -13,7 +13,7 @@ use super::edits::Edits;
 use super::files::HandleId;
 use super::listing::{FileFacts, Posix};
 use super::options::{Conflict, PosixAttributes};
-use super::{Error, Result, posix};
+use super::{Error, Result, posix, user_attributes};
 use crate::store::{Condition, Key, ObjectMeta};
 use crate::writer::{Left, Outcome, WriteError};
 
@@ -73,7 +73,12 @@ impl Edits {
         let key = file.key();
         if file.content.is_dirty() {
             // What is there, or was, has more than attributes.
-            let before = if file.is_new() { self.headers_for(&key) } else { file.content.headers() };
+            let mut before = file.content.headers();
+            if file.is_new() {
+                let headers = self.headers_for(&key);
+                let metadata = std::mem::replace(&mut before, headers).metadata;
+                user_attributes::keep(&metadata, &mut before.metadata);
+            }
             let own = self.names.own.get(key.as_bytes(), None);
             if self.stores_attributes(&own, &before.metadata, false) {
                 self.mark_directory_of(&key).await;
@@ -94,7 +99,10 @@ impl Edits {
         let options = &self.names.options;
         match options.posix_attributes {
             PosixAttributes::Off => false,
-            PosixAttributes::Auto => posix::differs(own, options, is_directory) || posix::read(metadata) != Posix::default(),
+            PosixAttributes::Auto => {
+                let has_some = posix::read(metadata) != Posix::default() || user_attributes::are_in(metadata);
+                has_some || posix::differs(own, options, is_directory)
+            }
             PosixAttributes::On => true,
         }
     }
@@ -118,7 +126,7 @@ impl Edits {
         let (own, stored) = (self.names.own.get(meta.key.as_bytes(), Some(&meta.etag)), file.content.headers().metadata);
         if self.stores_attributes(&own, &stored, false) {
             let own = posix::written_over(Self::with_time(file, own), &stored);
-            facts = posix::with(facts, &own, &self.names.options);
+            facts = posix::with(facts, &own, &self.names.options, &stored);
         }
         // What stat shows of it until its last handle is gone, and after that.
         let modified = facts.extra.as_ref().and_then(|extra| extra.posix.modified).unwrap_or(meta.modified);

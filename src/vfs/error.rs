@@ -53,6 +53,11 @@ pub enum Error {
     Unsupported,
     #[error("there is no such extended attribute")]
     NoAttribute,
+    #[error("an object cannot keep so many bytes of attributes")]
+    NoRoomForAttributes,
+    /// Another program has written something there that only it knows.
+    #[error("the extended attributes that the object has cannot be read")]
+    UnreadableAttributes,
     #[error("more than {0} objects would have to be renamed")]
     TooMany(usize),
     #[error("the mount is about to end")]
@@ -92,6 +97,8 @@ impl Error {
             Self::Busy => libc::EBUSY,
             Self::Unsupported => libc::EOPNOTSUPP,
             Self::NoAttribute => libc::ENODATA,
+            Self::NoRoomForAttributes => libc::ENOSPC,
+            Self::UnreadableAttributes => libc::EIO,
             Self::TooMany(_) => libc::EMFILE,
             Self::Ending => libc::ESHUTDOWN,
             Self::Write(WriteError::Store(error)) => store_errno(error),
@@ -117,6 +124,7 @@ fn store_errno(error: &store::Error) -> i32 {
         ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable => libc::ESTALE,
         ErrorKind::AccessDenied | ErrorKind::BadCredentials | ErrorKind::NoCredentials => libc::EACCES,
         ErrorKind::Invalid if error.code.as_deref() == Some("KeyTooLongError") => libc::ENAMETOOLONG,
+        ErrorKind::Invalid if error.code.as_deref() == Some("MetadataTooLarge") => libc::ENOSPC,
         // What cannot even be asked for, such as a name that is no UTF-8.
         ErrorKind::Invalid if error.status.is_none() => libc::EINVAL,
         // The program asked for nothing wrong: the store does not do what the mount wants of it.

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::inodes::Kind;
 use super::listing::{DirEntry, FileFacts, Posix, order};
 use super::posix;
+use super::user_attributes::UserAttributes;
 use crate::store::Details;
 
 /// What a name stands for, or stood for.
@@ -21,23 +22,25 @@ pub enum What {
 }
 
 /// The marker object of a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marker {
     pub modified: SystemTime,
     /// What only a HEAD tells.
     pub posix: Posix,
+    pub user: UserAttributes,
 }
 
 impl From<SystemTime> for Marker {
     /// One of which only the time is known.
     fn from(modified: SystemTime) -> Self {
-        Self { modified, posix: Posix::default() }
+        Self { modified, posix: Posix::default(), user: UserAttributes::default() }
     }
 }
 
 impl From<&Details> for Marker {
     fn from(details: &Details) -> Self {
-        Self { modified: details.meta.modified, posix: posix::read(&details.headers.metadata) }
+        let metadata = &details.headers.metadata;
+        Self { modified: details.meta.modified, posix: posix::read(metadata), user: UserAttributes::read(metadata) }
     }
 }
 

@@ -11,6 +11,7 @@ use std::vec;
 
 use super::error::{Error, Result};
 use super::inodes::Kind;
+use super::user_attributes::UserAttributes;
 use crate::store::{ETag, Key, ListPage, ObjectMeta};
 
 /// Longest name Linux takes (NAME_MAX).
@@ -32,6 +33,7 @@ pub struct Extra {
     /// Where it leads, when it is a symbolic link.
     pub link: Option<Vec<u8>>,
     pub posix: Posix,
+    pub user: UserAttributes,
 }
 
 /// Attributes that a listing does not know. None: those of the options, or of the store.

@@ -233,7 +233,7 @@ impl Names {
     }
 
     /// Whether `ino`, which had the key `key`, is being renamed or has been.
-    fn is_moving(&self, ino: Inode, key: &Key) -> bool {
+    pub(super) fn is_moving(&self, ino: Inode, key: &Key) -> bool {
         self.locks.is_renamed(key) || self.node(ino).is_ok_and(|node| node.key != *key)
     }
 
@@ -383,7 +383,7 @@ impl Names {
     pub(super) fn attr(&self, ino: Inode, path: &[u8], what: &What) -> Option<Attr> {
         let mut attr = match what {
             What::File(facts) => Attr::file(&self.options, ino, facts),
-            What::Directory(marker) => Attr::directory(&self.options, ino, *marker, self.mounted),
+            What::Directory(marker) => Attr::directory(&self.options, ino, marker.as_ref(), self.mounted),
             What::Absent => return None,
         };
         self.own.apply(path, what, &mut attr);
@@ -415,7 +415,7 @@ impl Names {
         self.cache.name(path.as_bytes()).or_else(|| self.walked(path.as_bytes()).filter(|fact| fact.entry_until() > now))
     }
 
-    fn known_object(&self, path: &[u8]) -> Option<Fact> {
+    pub(super) fn known_object(&self, path: &[u8]) -> Option<Fact> {
         let now = Instant::now();
         self.cache.object(path).or_else(|| self.walked(path).filter(|fact| fact.until > now))
     }

@@ -49,7 +49,7 @@ impl Edits {
                 return Err(if is_replaced(&error) { Error::Exists } else { error });
             }
         };
-        self.names.on_directory(&path, marker);
+        self.names.on_directory(&path, marker.clone());
         self.names.on_entry_changed(&path);
         // Nothing was below it when its name was free.
         self.names.on_empty(&path.join(b"/"), fact.learnt);

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Options;
 use super::listing::{Extra, FileFacts, Posix};
+use super::user_attributes::UserAttributes;
 use crate::store::{Details, Headers};
 
 /// Permission bits, with setuid, setgid and sticky.
@@ -68,12 +69,12 @@ pub(super) fn written_over(own: Posix, metadata: &BTreeMap<String, String>) -> P
 /// `facts` of a file that is being written, with the attributes of `metadata`; its time is that of the last write.
 pub(super) fn being_written(facts: FileFacts, metadata: &BTreeMap<String, String>) -> FileFacts {
     let posix = written_over(Posix::default(), metadata);
-    let extra = Extra { link: None, posix };
+    let extra = Extra { posix, ..Extra::default() };
     FileFacts { extra: (extra != Extra::default()).then(|| Arc::new(extra)), ..facts }
 }
 
-/// `facts` of a file that was just stored with [`headers`].
-pub(super) fn with(facts: FileFacts, own: &Posix, options: &Options) -> FileFacts {
+/// `facts` of a file that was just stored with [`headers`] over `metadata`.
+pub(super) fn with(facts: FileFacts, own: &Posix, options: &Options, metadata: &BTreeMap<String, String>) -> FileFacts {
     let posix = Posix {
         mode: Some(own.mode.unwrap_or(options.file_mode & !options.umask)),
         uid: Some(own.uid.unwrap_or(options.uid)),
@@ -81,13 +82,14 @@ pub(super) fn with(facts: FileFacts, own: &Posix, options: &Options) -> FileFact
         modified: own.modified,
         accessed: own.accessed,
     };
-    FileFacts { extra: Some(Arc::new(Extra { link: None, posix })), ..facts }
+    FileFacts { extra: Some(Arc::new(Extra { link: None, posix, user: UserAttributes::read(metadata) })), ..facts }
 }
 
 /// What a HEAD told of a file.
 pub(super) fn facts(details: &Details, with_attributes: bool) -> FileFacts {
-    let posix = if with_attributes { read(&details.headers.metadata) } else { Posix::default() };
-    let extra = Extra { link: details.symlink.clone(), posix };
+    let metadata = &details.headers.metadata;
+    let (posix, user) = if with_attributes { (read(metadata), UserAttributes::read(metadata)) } else { Default::default() };
+    let extra = Extra { link: details.symlink.clone(), posix, user };
     FileFacts { extra: (extra != Extra::default()).then(|| Arc::new(extra)), ..FileFacts::from(&details.meta) }
 }
 

@@ -21,6 +21,7 @@ use super::namespace::is_replaced;
 use super::options::PosixAttributes;
 use super::own::NewAttributes;
 use super::rename::Held;
+use super::user_attributes::{NamedChange, UserAttributes};
 use super::{Error, Result, posix};
 use crate::store::{Condition, DIRECTORY_TYPE, Details, ErrorKind, Headers, Key, ObjectMeta, PutRequest, SYMLINK_SIZE};
 
@@ -55,7 +56,7 @@ impl Edits {
         }
     }
 
-    fn lost_its_name(&self, ino: Inode) -> bool {
+    pub(super) fn lost_its_name(&self, ino: Inode) -> bool {
         self.names.is_removed(ino) || self.names.dirty.get(ino).is_some_and(|file| file.is_unwanted())
     }
 
@@ -109,50 +110,59 @@ impl Edits {
             self.names.own.set(&path, new, None);
             // The root has no marker: its attributes live as long as the mount.
             let stores = self.names.options.posix_attributes != PosixAttributes::Off && ino != Inode::ROOT;
-            return if stores { self.store_own_of_directory(&path).await } else { Ok(()) };
+            return if stores { self.store_own_of_directory(&path, None).await } else { Ok(()) };
         }
         let (meta, _) = self.names.fresh_object(ino).await?;
         self.names.own.set(&path, new, Some(meta.etag.clone()));
         if self.names.options.posix_attributes != PosixAttributes::Off {
-            self.store_own(&path, &meta).await?;
+            self.store_own(&path, &meta, None).await?;
         }
         Ok(())
     }
 
     /// Writes the attributes of a directory into the metadata of its marker, which is made when there is none: a copy onto itself, so that
-    /// what else it has stays.
-    async fn store_own_of_directory(&self, path: &Key) -> Result<()> {
+    /// what else it has stays. With `change`, that of an attribute of programs is made as well.
+    pub(super) async fn store_own_of_directory(&self, path: &Key, change: Option<NamedChange<'_>>) -> Result<()> {
         self.mark_directory_of(path).await;
         let directory = path.join(b"/");
-        let marker = match self.store.details_to_keep(&directory).await {
+        let mut there = self.store.details_to_keep(&directory).await;
+        if change.is_some() && there.as_ref().is_err_and(|error| error.kind == ErrorKind::NotFound) {
+            self.put_marker(path, Condition::Any).await?;
+            there = self.store.details_to_keep(&directory).await;
+        }
+        let marker = match there {
             Err(error) if error.kind == ErrorKind::NotFound => self.put_marker(path, Condition::Any).await?,
             Err(error) => return Err(error.into()),
-            Ok(details) => {
+            Ok(mut details) => {
+                self.apply(change, &mut details.headers)?;
+                let user = UserAttributes::read(&details.headers.metadata);
                 let own = posix::over(self.names.own.of_directory(path.as_bytes()), &details);
                 let mut modified = details.meta.modified;
-                if own != posix::read(&details.headers.metadata) {
+                if change.is_some() || own != posix::read(&details.headers.metadata) {
                     let headers = posix::headers(details.headers, &own, &self.names.options, true);
                     crate::store::copy_object(&*self.store, &details.meta, &directory, Some(headers), &Condition::Any).await?;
                     modified = SystemTime::now();
                 }
                 self.names.own.on_stored(path.as_bytes());
                 self.names.cache.learn_carries(&directory, true, Instant::now());
-                Marker { modified, posix: own }
+                Marker { modified, posix: own, user }
             }
         };
         self.names.on_directory(path, marker);
         Ok(())
     }
 
-    /// Writes the attributes of a file into its metadata: a copy onto itself. `shown`: what is known of it.
-    async fn store_own(&self, path: &Key, shown: &ObjectMeta) -> Result<()> {
+    /// Writes the attributes of a file into its metadata: a copy onto itself. `shown`: what is known of it. With `change`, that of an attribute of
+    /// programs is made as well.
+    pub(super) async fn store_own(&self, path: &Key, shown: &ObjectMeta, change: Option<NamedChange<'_>>) -> Result<()> {
         let mut details = self.store.details_to_keep(path).await?;
         if details.meta.etag == shown.etag {
             // A HEAD tells whole seconds: a time that nobody set stays what it was.
             details.meta.modified = shown.modified;
         }
+        self.apply(change, &mut details.headers)?;
         let set = self.names.own.get(path.as_bytes(), Some(&details.meta.etag));
-        if !self.stores_attributes(&set, &details.headers.metadata, false) {
+        if change.is_none() && !self.stores_attributes(&set, &details.headers.metadata, false) {
             return Ok(());
         }
         let own = posix::over(set, &details);
@@ -161,14 +171,19 @@ impl Edits {
         }
         self.mark_directory_of(path).await;
         let headers = posix::headers(details.headers, &own, &self.names.options, false);
+        let metadata = headers.metadata.clone();
         let written = crate::store::copy_object(&*self.store, &details.meta, path, Some(headers), &Condition::Any).await?;
         let meta = crate::store::ObjectMeta { etag: written.etag, modified: SystemTime::now(), ..details.meta.clone() };
         self.names.own.rename(path.as_bytes(), path, Some((&details.meta.etag, &meta.etag)));
-        self.names.on_file(path, posix::with(FileFacts::from(&meta), &own, &self.names.options));
+        self.names.on_file(path, posix::with(FileFacts::from(&meta), &own, &self.names.options, &metadata));
         if let Some(ino) = self.names.known_inode(path) {
             self.files.on_rename(ino, &details.meta.etag, &meta);
         }
         self.rebase(path, &details.meta, meta).await
+    }
+
+    fn apply(&self, change: Option<NamedChange<'_>>, headers: &mut Headers) -> Result<()> {
+        change.map_or(Ok(()), |(name, change)| change.apply(name, &mut headers.metadata, self.store.most_metadata()))
     }
 
     /// Writes the attributes of a symbolic link, all but its mode: with the link itself, which some stores cannot copy. One that another client has
@@ -182,7 +197,7 @@ impl Edits {
         let written = self.store.put_symlink(path, &target, &headers, &Condition::Is(details.meta.etag.clone())).await?;
         self.names.own.rename(path.as_bytes(), path, Some((&details.meta.etag, &written.etag)));
         let posix = Posix { mode: None, ..own };
-        let extra = Some(Arc::new(Extra { link: Some(target), posix }));
+        let extra = Some(Arc::new(Extra { link: Some(target), posix, ..Extra::default() }));
         self.names.on_file(path, FileFacts { size: SYMLINK_SIZE, etag: written.etag, modified: SystemTime::now(), extra });
         Ok(())
     }

@@ -98,8 +98,9 @@ impl StatCache {
     /// The marker of the directory `path` was asked for at `learnt`. None: it has none, and is believed to be there until `named_until`
     /// all the same.
     pub fn learn_directory(&self, path: &Key, marker: Option<Marker>, named_until: Instant, learnt: Instant) -> Fact {
+        let has_marker = marker.is_some();
         let what = What::Directory(marker);
-        let until = if marker.is_some() { self.deadline(&what, learnt) } else { named_until };
+        let until = if has_marker { self.deadline(&what, learnt) } else { named_until };
         self.insert(path, Fact { what, learnt, until, named_until: until })
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::WriteError;
 use super::content::{Allocate, Inner, Kind};
 use super::staging::{Base, Staged, blocking};
-use crate::store::{ErrorKind, Key, ObjectMeta, ObjectStore};
+use crate::store::{ErrorKind, Headers, Key, ObjectMeta, ObjectStore};
 
 impl Inner {
     pub async fn truncate(self: &Arc<Self>, size: u64) -> Result<(), WriteError> {
@@ -129,6 +129,18 @@ impl Inner {
             }
         }
         // A daemon that takes it over commits to this key, and reads what is not staged from where it is now.
+        self.describe_again().await
+    }
+
+    pub async fn set_headers(self: &Arc<Self>, headers: Headers) -> Result<(), WriteError> {
+        {
+            let state = &mut *self.state.lock();
+            state.unsaved |= state.headers != headers;
+            state.headers = headers;
+            if let Kind::Streaming(_) = state.kind {
+                return Ok(());
+            }
+        }
         self.describe_again().await
     }
 

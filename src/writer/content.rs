@@ -482,6 +482,11 @@ impl Frozen {
     pub async fn rename(self, key: Key, moved: Option<ObjectMeta>) {
         self.inner.finish_or_log(self.gate, "another name", |inner| async move { inner.rename(key, moved).await }).await;
     }
+
+    /// As [`Content::set_headers`]; a daemon that takes it over knows of them.
+    pub async fn set_headers(self, headers: Headers) {
+        self.inner.finish_or_log(self.gate, "other metadata", |inner| async move { inner.set_headers(headers).await }).await;
+    }
 }
 
 impl Drop for Content {

@@ -19,6 +19,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_lost_streaming_file_fails_and_the_old_version_stays", streaming),
         trial("a_file_that_was_made_and_not_written_to_is_as_good_as_new", made),
         trial("what_fsync_said_is_stored_stays_stored", after_fsync),
+        trial("attributes_of_what_is_being_written_hold_on", user_attributes),
     ]
 }
 
@@ -74,6 +75,22 @@ fn lengths() {
     let expected = [vec![1; 5000], vec![0; 3000], vec![3; 10]].concat();
     assert!(stored(&server, "cut") == expected);
     assert!(stored(&server, "grown") == [vec![2; 10_000], vec![0; 10_000]].concat());
+}
+
+fn user_attributes() {
+    let (server, disk) = (S3Server::start(), tempfile::tempdir().unwrap());
+    server.put("edited", vec![1; 10_000]);
+    let mount = supervised(&server, &disk);
+    let edited = File::options().write(true).open(mount.join("edited")).unwrap();
+    edited.write_all_at(b"new", 100).unwrap();
+    rustix::fs::fsetxattr(&edited, "user.kind", b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    mount.replace();
+    let mut value = [0; 9];
+    assert_eq!(rustix::fs::fgetxattr(&edited, "user.kind", &mut value), Ok(1));
+    assert_eq!(close(edited), None);
+    assert_eq!(&stored(&server, "edited")[100..103], b"new");
+    let (_, headers) = server.stored("edited").unwrap();
+    assert!(headers.metadata["xattr"].contains("user.kind"));
 }
 
 fn streaming() {

@@ -43,6 +43,7 @@ pub const ALL: &[(&str, Test)] = &[
     ("make and follow a symbolic link", links),
     ("names with blanks, signs and other scripts", odd_names),
     ("keep mode and time (--posix-attributes)", attributes),
+    ("keep extended attributes of programs (user.*)", user_attributes),
     ("see what another client made", made_by_another),
     ("see what another client replaced", replaced_by_another),
     ("replace nothing that another client wrote meanwhile", conflict),
@@ -308,6 +309,24 @@ fn attributes(place: &Place) {
     let mount = place.mount_again(&["--posix-attributes"]);
     let found = fs::metadata(mount.join("kept")).expect("it is there");
     assert_eq!((found.mode() & 0o777, found.modified().expect("it is told")), (0o750, modified));
+}
+
+fn user_attributes(place: &Place) {
+    let set = |path: &Path, name, value: &[u8]| rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty());
+    {
+        let mount = place.mount_again(&[]);
+        fs::write(mount.join("with-attributes"), b"content").expect("it can be written");
+        set(&mount.join("with-attributes"), "user.kind", b"\0 \xff").expect("it can be set");
+        // What is taken is taken by the server, too.
+        set(&mount.join("with-attributes"), "user.large", &[0xff; 1200]).expect("it can be set");
+        let too_large = set(&mount.join("with-attributes"), "user.larger", &[0xff; 6000]);
+        assert_eq!(too_large, Err(rustix::io::Errno::NOSPC));
+    }
+    let mount = place.mount_again(&[]);
+    let mut value = [0; 9];
+    let len = rustix::fs::getxattr(mount.join("with-attributes"), "user.kind", &mut value).expect("it is there");
+    assert_eq!(&value[..len], b"\0 \xff");
+    assert_eq!(fs::read(mount.join("with-attributes")).expect("it is there"), b"content");
 }
 
 fn made_by_another(place: &Place) {

@@ -35,6 +35,8 @@ pub fn trials() -> Vec<Trial> {
         trial("a_handle_of_what_a_rename_replaced_is_a_file_of_its_own", write_replaced),
         trial("a_handle_does_not_write_to_what_somebody_else_removed", write_removed_elsewhere),
         trial("facts_of_the_object_are_extended_attributes", extended_attributes),
+        trial("user_attributes_are_kept_in_the_bucket", || KEEPING.iter().for_each(|flags| user_attributes(flags))),
+        trial("user_attributes_are_refused_where_none_are_kept", no_user_attributes),
         trial("what_objects_cannot_be_is_refused", refusals),
     ]
 }
@@ -565,6 +567,98 @@ fn extended_attributes() {
     let mut kind = vec![0; 64];
     let len = rustix::fs::getxattr(mount.join("new.json"), "user.windlass.content-type", &mut kind).expect("it has one");
     assert_eq!(&kind[..len], b"application/json");
+}
+
+fn get_attribute(path: &Path, name: &str) -> rustix::io::Result<Vec<u8>> {
+    let mut value = vec![0; 4096];
+    let len = rustix::fs::getxattr(path, name, &mut value)?;
+    value.truncate(len);
+    Ok(value)
+}
+
+fn set_attribute(path: &Path, name: &str, value: &[u8]) -> rustix::io::Result<()> {
+    rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty())
+}
+
+fn listed_attributes(path: &Path) -> Vec<String> {
+    let len = rustix::fs::listxattr_query(path).expect("their length is told");
+    let mut names = vec![0; len];
+    assert_eq!(rustix::fs::listxattr(path, &mut names[..]).expect("they are told"), len);
+    String::from_utf8(names).expect("text").split_terminator('\0').map(str::to_owned).collect()
+}
+
+fn user_attributes(flags: &[&str]) {
+    let server = S3Server::start();
+    server.put("there", "what was there");
+    server.put("plain", "what has none");
+    let files = ["there", "new", "open", "directory"];
+    {
+        let mount = Daemon::new(&server).flags(flags).start();
+        fs::write(mount.join("new"), b"x").expect("it is written");
+        fs::create_dir(mount.join("directory")).expect("it is new");
+        let mut open = File::create(mount.join("open")).expect("it is new");
+        for name in files {
+            set_attribute(&mount.join(name), "user.kind", b"\0 any \xff byte").expect("it is taken");
+            set_attribute(&mount.join(name), "user.empty", b"").expect("it is taken");
+            set_attribute(&mount.join(name), "user.gone", b"for a moment").expect("it is taken");
+            rustix::fs::removexattr(mount.join(name), "user.gone").expect("it is there");
+        }
+        // What is being written keeps its attributes over a commit, and gets more after it.
+        open.write_all(b"first").and_then(|()| open.sync_all()).expect("it is stored");
+        rustix::fs::fsetxattr(&open, "user.late", b"1", rustix::fs::XattrFlags::empty()).expect("it is taken");
+        assert!(server.metadata("open")["xattr"].contains("user.late"), "it is stored when the call returns");
+        open.write_all(b", second").expect("it is written");
+        drop(open);
+        rustix::fs::removexattr(mount.join("open"), "user.late").expect("it is there");
+        fs::rename(mount.join("new"), mount.join("directory/renamed")).expect("it is renamed");
+        File::options().append(true).open(mount.join("there")).and_then(|mut file| file.write_all(b"!")).expect("it is written");
+
+        let path = mount.join("there");
+        let flagged = |name, flags| rustix::fs::setxattr(&path, name, b"x", flags);
+        assert_eq!(flagged("user.kind", rustix::fs::XattrFlags::CREATE), Err(rustix::io::Errno::EXIST));
+        assert_eq!(flagged("user.other", rustix::fs::XattrFlags::REPLACE), Err(rustix::io::Errno::NODATA));
+        assert_eq!(rustix::fs::removexattr(&path, "user.other"), Err(rustix::io::Errno::NODATA));
+        assert_eq!(set_attribute(&path, "user.big", &[1; 2000]), Err(rustix::io::Errno::NOSPC));
+        assert_eq!(set_attribute(&path, "user.windlass.etag", b"x"), Err(rustix::io::Errno::OPNOTSUPP));
+        assert_eq!(set_attribute(&path, "trusted.x", b"x"), Err(rustix::io::Errno::OPNOTSUPP));
+        assert_eq!(set_attribute(&mount.join(""), "user.x", b"x"), Err(rustix::io::Errno::OPNOTSUPP), "the bucket has no metadata");
+        assert_eq!(rustix::fs::listxattr(&path, &mut [0_u8; 5][..]), Err(rustix::io::Errno::RANGE));
+        assert!(listed_attributes(&mount.join(".windlass/stats")).is_empty());
+    }
+    assert_eq!(server.object("there").as_deref(), Some(&b"what was there!"[..]));
+    assert_eq!(server.object("open").as_deref(), Some(&b"first, second"[..]));
+    for key in ["there", "open", "directory/renamed", "directory/"] {
+        assert!(server.metadata(key)["xattr"].contains("user.kind"), "{key}");
+    }
+    let mount = Daemon::new(&server).flags(flags).start();
+    for name in ["there", "directory/renamed", "open", "directory"] {
+        let path = mount.join(name);
+        assert_eq!(listed_attributes(&path), ["user.empty", "user.kind"], "{name}");
+        assert_eq!(get_attribute(&path, "user.kind").expect("it is there"), b"\0 any \xff byte", "{name}");
+        assert_eq!(get_attribute(&path, "user.gone"), Err(rustix::io::Errno::NODATA), "{name}");
+    }
+    assert!(listed_attributes(&mount.join("plain")).is_empty());
+    assert!(listed_attributes(&mount.join("")).is_empty());
+    // The last one goes with its metadata.
+    for name in ["user.empty", "user.kind"] {
+        rustix::fs::removexattr(mount.join("there"), name).expect("it is there");
+    }
+    assert!(!server.metadata("there").contains_key("xattr"));
+    // What has no name any more.
+    let file = File::options().read(true).write(true).open(mount.join("open")).expect("it is there");
+    fs::remove_file(mount.join("open")).expect("it is there");
+    assert_eq!(rustix::fs::fsetxattr(&file, "user.x", b"", rustix::fs::XattrFlags::empty()), Err(rustix::io::Errno::STALE));
+}
+
+fn no_user_attributes() {
+    let server = S3Server::start();
+    server.put("file", "x");
+    let mount = Daemon::new(&server).flags(&["--posix-attributes=false"]).start();
+    let path = mount.join("file");
+    assert_eq!(set_attribute(&path, "user.a", b"1"), Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(get_attribute(&path, "user.a"), Err(rustix::io::Errno::NODATA));
+    assert_eq!(rustix::fs::removexattr(&path, "user.a"), Err(rustix::io::Errno::OPNOTSUPP));
+    assert_eq!(server.count(Kind::Put), 0);
 }
 
 fn refusals() {

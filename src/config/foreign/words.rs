@@ -43,7 +43,7 @@ const WRITES: &str = "windlass uploads, copies and renames in its own way";
 const ANYWAY: &str = "it is done anyway";
 const TUNING: &str = "it tunes the other program";
 const CERTIFICATES: &str = "certificates are always checked";
-const ATTRIBUTES: &str = "links are always shown, and extended attributes are facts of the store";
+const ATTRIBUTES: &str = "links are always shown, and extended attributes are kept with mode and owner";
 const FILES: &str = "reads and writes are not counted file by file";
 
 type Words = &'static [&'static str];

@@ -177,6 +177,14 @@ impl Requests {
         }
     }
 
+    pub fn most_metadata(&self) -> usize {
+        match self.dialect {
+            Dialect::S3 => super::symlink::MOST_METADATA,
+            // https://www.alibabacloud.com/help/en/oss/user-guide/manage-object-metadata-10
+            Dialect::Oss => 8192,
+        }
+    }
+
     fn polynomial(&self) -> Polynomial {
         match self.dialect {
             Dialect::S3 => Polynomial::Nvme,
