@@ -127,7 +127,7 @@ pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Erro
     // From the beginning: probes ask before the bucket has answered.
     let pages = listener.map(|listener| serve_pages(listener, &health, &runtime)).transpose()?;
     let location = Location::describe(&settings.store);
-    let (store, switches) = open_store(settings, &location, &metrics, &runtime)?;
+    let (store, switches) = open_store(settings, &location, &metrics, &runtime, left.is_some())?;
     let private = private_directory(settings)?;
     let spill = open_spill(settings, &location, private.as_ref())?;
     let reader = reader(settings, &runtime, &store, &budget, &metrics, spill.clone());
@@ -198,20 +198,28 @@ fn runtime(memory: usize) -> Result<Runtime, Error> {
     runtime.map_err(Error::process("start the runtime"))
 }
 
-/// The bucket, once it has answered, and what can be switched about it.
+/// The bucket, once it has answered, and what can be switched about it. Where a daemon has served before, `goes_on`, nobody waits for the bucket: what
+/// is in memory can be read, and the rest waits as it would have without another daemon.
 fn open_store(
     settings: &Settings,
     location: &Location,
     metrics: &Arc<Metrics>,
     runtime: &Runtime,
+    goes_on: bool,
 ) -> Result<(Arc<dyn ObjectStore>, Switches), Error> {
     let prefix = Key::from(settings.vfs.prefix.as_str());
-    let store = runtime.block_on(async {
-        let store = store::open(&settings.store, Arc::clone(metrics)).await?;
-        store::probe(&store, &prefix).await?;
-        Ok(store)
-    });
-    let store = store.map_err(|source| Error::Store { location: Box::new(location.clone()), source: Box::new(source) })?;
+    let failed = |source| Error::Store { location: Box::new(location.clone()), source: Box::new(source) };
+    let store = runtime.block_on(store::open(&settings.store, Arc::clone(metrics))).map_err(failed)?;
+    if goes_on {
+        let (store, location) = (Arc::clone(&store), location.clone());
+        runtime.spawn(async move {
+            if let Err(error) = store::probe(&store, &prefix).await {
+                tracing::warn!(%location, %error, "the mount goes on, but the bucket does not answer");
+            }
+        });
+    } else {
+        runtime.block_on(store::probe(&store, &prefix)).map_err(failed)?;
+    }
     let switches = store.switches().clone();
     Ok((store, switches))
 }

@@ -7,6 +7,7 @@ mod support;
 mod drains;
 mod endings;
 mod names;
+mod outages;
 mod program;
 mod reading;
 mod sidecar;
@@ -14,7 +15,15 @@ mod upgrade;
 mod writing;
 
 fn main() -> std::process::ExitCode {
-    let trials =
-        [drains::trials(), endings::trials(), reading::trials(), sidecar::trials(), writing::trials(), names::trials(), upgrade::trials()];
+    let trials = [
+        drains::trials(),
+        endings::trials(),
+        reading::trials(),
+        sidecar::trials(),
+        writing::trials(),
+        names::trials(),
+        outages::trials(),
+        upgrade::trials(),
+    ];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

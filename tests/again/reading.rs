@@ -37,12 +37,16 @@ fn readers(flags: i32) {
 fn no_other_daemon() {
     let server = S3Server::start();
     let contents = objects(&server);
-    let mount = Supervised::start(Daemon::new(&server).arg("--retries", "0"));
+    let home = tempfile::tempdir().unwrap();
+    let config = home.path().join("windlass.toml");
+    std::fs::write(&config, "").unwrap();
+    let mount = Supervised::start(Daemon::new(&server).arg("--config", config.to_str().unwrap()));
     let file = File::open(mount.join("data/0")).unwrap();
     let mut bytes = [0; 4096];
     file.read_exact_at(&mut bytes, 0).unwrap();
     assert!(contents[0].matches(0, &bytes));
-    drop(server);
+    // No other daemon can begin.
+    std::fs::write(&config, "what is no option").unwrap();
     mount.kill();
     // Waits for the supervisor to give up.
     let error = file.read_exact_at(&mut bytes, SIZE - 4096).unwrap_err();
