@@ -12,18 +12,20 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::time::Instant;
 
 use super::health::{Health, Stage, Waiting};
 use super::listen::{Listener, Socket};
 use super::openmetrics;
 use super::socket_file::SocketFile;
 
-/// Connections at a time: a few scrapers and a person.
+/// Connections at a time: a few scrapers and a person. Of more the one that has asked for nothing for the longest goes, so that a probe of Kubernetes is
+/// answered whoever else is there.
 const CONNECTIONS: usize = 16;
 
 /// Longest wait for the head of a request, and between two of them: Prometheus asks every 15 s to 60 s and connects again when it has to.
@@ -117,6 +119,13 @@ impl Drop for Pages {
     }
 }
 
+/// A connection that is served.
+struct Guest {
+    /// When it was made, or has asked for the last time.
+    asked: Arc<Mutex<Instant>>,
+    served: AbortHandle,
+}
+
 /// What connections come from.
 trait Door: Send + Sync + 'static {
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
@@ -140,11 +149,10 @@ impl Door for UnixListener {
 }
 
 async fn accept<D: Door>(shown: Arc<impl Shown>, door: D) {
-    let (places, mut connections) = (Arc::new(Semaphore::new(CONNECTIONS)), JoinSet::new());
+    let (mut guests, mut connections) = (Vec::<Guest>::new(), JoinSet::new());
     loop {
         // What ended is taken off the set, so that it stays as small as the number of connections.
         while connections.try_join_next().is_some() {}
-        let place = Arc::clone(&places).acquire_owned().await.expect("it is never closed");
         let stream = match door.next().await {
             Ok(stream) => stream,
             Err(error) => {
@@ -153,10 +161,17 @@ async fn accept<D: Door>(shown: Arc<impl Shown>, door: D) {
                 continue;
             }
         };
-        let shown = Arc::clone(&shown);
-        connections.spawn(async move {
-            let _place = place;
+        guests.retain(|guest| !guest.served.is_finished());
+        if guests.len() >= CONNECTIONS
+            && let Some((longest, _)) = guests.iter().enumerate().min_by_key(|(_, guest)| *guest.asked.lock())
+        {
+            guests.swap_remove(longest).served.abort();
+        }
+        let (shown, asked) = (Arc::clone(&shown), Arc::new(Mutex::new(Instant::now())));
+        let asks = Arc::clone(&asked);
+        let served = connections.spawn(async move {
             let service = service_fn(move |request: Request<Incoming>| {
+                *asks.lock() = Instant::now();
                 let shown = Arc::clone(&shown);
                 async move { Ok::<_, Infallible>(answer(&*shown, request.method(), request.uri().path()).await) }
             });
@@ -166,6 +181,7 @@ async fn accept<D: Door>(shown: Arc<impl Shown>, door: D) {
                 tracing::debug!(%error, "a connection to the metrics broke");
             }
         });
+        guests.push(Guest { asked, served });
     }
 }
 
@@ -205,4 +221,38 @@ fn plain(status: StatusCode, words: &str) -> Response<String> {
 fn with_type(mut response: Response<String>, kind: &'static str) -> Response<String> {
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+    use crate::admin::listen::Listen;
+
+    const ASK: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: here\r\n\r\n";
+
+    async fn answer_to(mut stream: TcpStream) -> String {
+        stream.write_all(ASK).await.unwrap();
+        let mut bytes = [0; 15];
+        stream.read_exact(&mut bytes).await.unwrap();
+        String::from_utf8(bytes.to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn who_only_connects_keeps_nobody_from_an_answer() {
+        let listener = Listener::bind(&"127.0.0.1:0".parse::<Listen>().unwrap()).unwrap();
+        let port = listener.port().unwrap();
+        let _pages = Pages::start(listener, Arc::new(Waiting), &Handle::current()).unwrap();
+        let mut silent = Vec::new();
+        for _ in 0..2 * CONNECTIONS {
+            silent.push(TcpStream::connect(("127.0.0.1", port)).await.unwrap());
+        }
+        for _ in 0..3 {
+            assert_eq!(answer_to(TcpStream::connect(("127.0.0.1", port)).await.unwrap()).await, "HTTP/1.1 200 OK");
+        }
+        // The first of them had to go, the last is still heard.
+        assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap_or(0), 0);
+        assert_eq!(answer_to(silent.pop().unwrap()).await, "HTTP/1.1 200 OK");
+    }
 }
