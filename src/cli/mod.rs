@@ -49,6 +49,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use rustix::process::{Resource, Rlimit};
 
 use crate::config::{self, Kind, NEVER, Program, Value};
 use crate::logging::{self, Attachment};
@@ -133,6 +134,7 @@ pub fn command() -> clap::Command {
 /// Reads the command line, by the name the program was started under, and does what it says.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
+    allow_open_files();
     match dispatch(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -141,6 +143,16 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
             ExitCode::from(failure.code)
         }
+    }
+}
+
+/// Takes as many descriptors as this process may have: shells and services begin with 1,024, for the sake of programs that use select(2), and a mount
+/// has connections and files on the disk. What cannot be raised stays as it is.
+fn allow_open_files() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let all = Rlimit { current: limit.maximum, ..limit };
+        let _ = rustix::process::setrlimit(Resource::Nofile, all);
     }
 }
 

@@ -67,6 +67,11 @@ fn open_files() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 64; exec \"$@\"", "sh", PROGRAM, "doctor"]);
     fails(command, 2, "open files", &["ulimit -n is 64", "LimitNOFILE"], &["kernel"], &[]);
+    // What a shell begins with is not all that it may have.
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -S -n 64; ulimit -H -n 3000; exec \"$@\"", "sh", PROGRAM, "doctor"]);
+    let said = run(command);
+    assert!(said.out.contains("ulimit -n is 3000"), "{}{}", said.out, said.err);
 }
 
 fn full_disk() {
