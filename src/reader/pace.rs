@@ -54,7 +54,7 @@ struct Seen {
 /// What windows go by.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Link {
-    latency: Option<Duration>,
+    pub latency: Option<Duration>,
     transfer: Option<Duration>,
     /// Windows are to be halved now.
     pub is_probed: bool,

@@ -1,6 +1,6 @@
 //! How far ahead one stream is fetched. Pure: the time comes as an argument.
 //!
-//! The window opens with the first read and doubles with the bytes that are read until it has N chunks. With
+//! The window opens with the first read and grows with the bytes that are read, of which it is a multiple, until it has N chunks. With
 //! `prefetch-chunks=auto` N follows the bandwidth-delay product: what the reader took per second lately, times what the fastest
 //! GET takes, times a factor that readers find out (see `climb`). As long as the window is what holds the reader back this makes it grow
 //! from turn to turn; where more GETs bring nothing (the reader, the machine or the path is the limit) it stays, and where they are not
@@ -17,8 +17,8 @@ use super::pace::Link;
 /// Chunks ahead of the first read. Three GETs in flight already hide most of a round trip.
 const FIRST_DEPTH: u32 = 2;
 
-/// Bytes to read before the window doubles again, so that a reader of headers does not open it wide.
-const DOUBLE_EVERY: u64 = 128 << 10;
+/// A stream has at most so many times ahead of it as it has read: one that ends soon has fetched little for nobody, however slow the path is.
+const AHEAD: u64 = 16;
 
 /// Where `auto` starts when nothing is known of the store.
 const AUTO_START: u32 = 8;
@@ -29,8 +29,16 @@ const AUTO_LEAST: u32 = 5;
 /// Where `auto` ends, whatever the memory: 8 GiB/s at 100 ms with 4 MiB chunks is 200.
 const AUTO_END: u32 = 256;
 
-/// Until readers have shown how fast they are, their windows together are those of so many bytes a second.
+/// Until readers have shown how fast they are, their windows together are those of so many bytes a second at most.
 const HOPED_RATE: f64 = 4e9;
+
+/// Until its first turn is over a stream may become so many times as fast as it is, the wait for its first byte left out; and until its second.
+const HOPED: [f64; 2] = [64.0, 32.0];
+
+/// Where GETs take so many times as long as the fastest the path is full: more of them share what there is with those that are needed first, and as
+/// much less is hoped for.
+const FULL: f64 = 2.0;
+const LESS_WHERE_FULL: f64 = 8.0;
 
 /// A turn takes as long as so many GETs.
 const TURN_OF: f64 = 2.0;
@@ -50,7 +58,8 @@ pub(super) struct Window {
     /// Bytes read since `kept` was last moved.
     nearer: u64,
     auto: Option<Auto>,
-    unspent: u64,
+    /// Bytes that the stream has read.
+    read: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -81,7 +90,7 @@ impl Window {
             PrefetchChunks::Auto => (AUTO_START, Some(Auto::new(now))),
         };
         let depth = FIRST_DEPTH.min(bound);
-        Self { chunks, depth, bound, kept: depth, nearer: 0, auto, unspent: 0 }
+        Self { chunks, depth, bound, kept: depth, nearer: 0, auto, read: 0 }
     }
 
     /// Has another bound from the next read on. What was fetched for a wider one is kept until it was read.
@@ -118,11 +127,8 @@ impl Window {
         self.nearer += moved;
         self.kept = self.kept.max(self.depth).saturating_sub((self.nearer / chunk_bytes) as u32);
         self.nearer %= chunk_bytes;
-        self.unspent += moved;
-        if self.unspent >= DOUBLE_EVERY {
-            self.unspent = 0;
-            self.depth = self.depth.saturating_mul(2);
-        }
+        self.read += moved;
+        self.depth = u32::try_from(AHEAD.saturating_mul(self.read) / chunk_bytes).unwrap_or(u32::MAX).max(FIRST_DEPTH);
         let probed = self.auto.is_some() && link.is_probed;
         self.depth = self.depth.min(if probed { (self.bound / 2).max(AUTO_LEAST) } else { self.bound });
     }
@@ -156,15 +162,21 @@ impl Auto {
         // In a turn every GET that was in flight ends and one more after it, so that what the window let through is what is measured; a
         // reader that is slower than its window shows it as soon.
         let over = self.turn.bytes >= u64::from(AUTO_LEAST) * chunk_bytes && elapsed >= time.mul_f64(TURN_OF * link.usual);
+        let a_second = |bytes: u64, elapsed: Duration| bytes as f64 / elapsed.max(Duration::from_micros(1)).as_secs_f64();
+        let hoped = |times: f64| {
+            let times = if link.usual < FULL { times } else { times / LESS_WHERE_FULL };
+            let first = a_second(self.turn.bytes, elapsed.saturating_sub(link.latency.unwrap_or_default()));
+            chunks((first * times).min(HOPED_RATE / link.readers.max(1) as f64), link.stretch / climb::LEAN)
+        };
         if !over {
-            return if self.turns == 0 { chunks(HOPED_RATE / link.readers.max(1) as f64, link.stretch / climb::LEAN) } else { bound };
+            return if self.turns == 0 { hoped(HOPED[0]) } else { bound };
         }
-        let a_second = |bytes: u64| bytes as f64 / elapsed.max(Duration::from_micros(1)).as_secs_f64();
-        let (own, all) = (a_second(self.turn.bytes), a_second((taken + moved).saturating_sub(self.turn.taken).max(self.turn.bytes)));
+        let all = (taken + moved).saturating_sub(self.turn.taken).max(self.turn.bytes);
+        let (own, all, hoped) = (a_second(self.turn.bytes, elapsed), a_second(all, elapsed), hoped(HOPED[1]));
         self.turn = next_turn;
         self.turns += 1;
         if self.turns == 1 {
-            return bound;
+            return bound.min(hoped);
         }
         self.rates[self.turns % TURNS] = own;
         let factor = self.climb.on_turn(bound, all, link.readers, link.stretch);
@@ -224,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_doubles_with_what_is_read_up_to_its_bound() {
+    fn the_window_is_a_multiple_of_what_was_read_up_to_its_bound() {
         let now = Instant::now();
         let mut window = Window::new(PrefetchChunks::Fixed(32), now);
         let depths: Vec<u32> = (0..6)
@@ -233,19 +245,19 @@ mod tests {
                 window.depth()
             })
             .collect();
-        assert_eq!(depths, [4, 8, 16, 32, 32, 32]);
+        assert_eq!(depths, [4, 8, 12, 16, 20, 24]);
     }
 
     #[test]
     fn small_reads_open_it_by_bytes_not_by_calls() {
         let now = Instant::now();
         let mut window = Window::new(PrefetchChunks::Fixed(32), now);
-        for _ in 0..31 {
+        for _ in 0..191 {
             window.on_read(now, 4096, CHUNK, &Link::default(), 0);
         }
         assert_eq!(window.depth(), 2);
         window.on_read(now, 4096, CHUNK, &Link::default(), 0);
-        assert_eq!(window.depth(), 4);
+        assert_eq!(window.depth(), 3);
     }
 
     #[test]
@@ -266,7 +278,7 @@ mod tests {
         let under = |window: &mut Window, chunks| {
             for _ in 0..10 {
                 window.follow(chunks, now);
-                window.on_read(now, 128 << 10, CHUNK, &link, 0);
+                window.on_read(now, CHUNK, CHUNK, &link, 0);
             }
             window.depth()
         };
@@ -284,7 +296,7 @@ mod tests {
         for (whole, depth) in [(60, 58), (10, 10), (1, AUTO_LEAST)] {
             let mut window = Window::new(PrefetchChunks::Auto, now);
             for _ in 0..10 {
-                window.on_read(now, 128 << 10, CHUNK, &link(now, Duration::from_millis(whole)), 0);
+                window.on_read(now, CHUNK, CHUNK, &link(now, Duration::from_millis(whole)), 0);
             }
             assert_eq!(window.depth(), depth);
         }
@@ -297,7 +309,7 @@ mod tests {
         shared.readers = 4;
         let mut window = Window::new(PrefetchChunks::Auto, now);
         for _ in 0..10 {
-            window.on_read(now, 128 << 10, CHUNK, &shared, 0);
+            window.on_read(now, CHUNK, CHUNK, &shared, 0);
         }
         assert_eq!(window.depth(), 15);
     }
