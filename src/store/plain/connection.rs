@@ -113,7 +113,7 @@ impl Connection {
             }
             Body::Chunked => loop {
                 let len = self.chunk_len().await?;
-                if into.len() as u64 + len > limit as u64 {
+                if len > (limit - into.len().min(limit)) as u64 {
                     return Ok(());
                 }
                 self.take(len as usize, into).await?;

@@ -97,6 +97,10 @@ async fn a_document_comes_in_every_framing() {
     }
     let server = Fake::start(vec![with_body("404 Not Found", "", "<Error/>!")]).await;
     assert_eq!(get(&client(), &server).await.unwrap().document(3).await, b"<Er");
+    // A length that is no number of bytes when others are added to it.
+    let endless = "HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\nffffffffffffffff\r\nand so on";
+    let server = Fake::start(vec![Reply::Stall(endless.into())]).await;
+    assert_eq!(get(&client(), &server).await.unwrap().document(1000).await, b"a");
 }
 
 #[tokio::test]
