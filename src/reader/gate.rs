@@ -61,15 +61,8 @@ pub(super) struct Place(Arc<Gate>);
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let next = {
-            let mut state = self.0.state.lock();
-            state.in_flight -= 1;
-            self.0.next(&mut state)
-        };
-        // Outside the lock: if the fetch went away in between, its place comes back through here.
-        if let Some((queued, place)) = next {
-            let _ = queued.sender.send(place);
-        }
+        self.0.state.lock().in_flight -= 1;
+        self.0.admit();
     }
 }
 
@@ -92,7 +85,7 @@ impl Gate {
 
     /// A GET has ended at `now`; `throttled` answers have asked to slow down so far. When there are new ones the places
     /// are halved; after that one is added for each round of GETs that were left in peace.
-    pub fn on_end(&self, throttled: u64, now: Instant) {
+    pub fn on_end(self: &Arc<Self>, throttled: u64, now: Instant) {
         let mut state = self.state.lock();
         state.ended += 1;
         if throttled > state.throttled {
@@ -102,21 +95,19 @@ impl Gate {
             }
         } else if state.ended >= state.total {
             (state.total, state.ended) = ((state.total + 1).min(state.most), 0);
+            drop(state);
+            self.admit();
         }
     }
 
     /// There are `most` places from now on. When they are fewer, GETs that are in flight go on, and none follows until they are.
     pub fn resize(self: &Arc<Self>, most: usize) {
-        let mut next = {
+        {
             let mut state = self.state.lock();
             state.most = most.max(1);
             (state.total, state.ended) = (state.most, 0);
-            self.next(&mut state)
-        };
-        while let Some((queued, place)) = next {
-            let _ = queued.sender.send(place);
-            next = self.next(&mut self.state.lock());
         }
+        self.admit();
     }
 
     /// Places when the store keeps up.
@@ -155,14 +146,21 @@ impl Gate {
 
     /// A reader now waits for a queued prefetch: it goes with the demands.
     pub fn promote(self: &Arc<Self>, ticket: Ticket) {
-        let granted = {
+        {
             let mut state = self.state.lock();
             let Some(index) = state.prefetch.iter().position(|queued| queued.ticket == ticket) else { return };
             let queued = state.prefetch.remove(index).expect("the index was just found");
             state.demand.push_back(queued);
-            self.next(&mut state)
-        };
-        if let Some((queued, place)) = granted {
+        }
+        self.admit();
+    }
+
+    /// Lets as many in as there are places for.
+    fn admit(self: &Arc<Self>) {
+        loop {
+            let next = self.next(&mut self.state.lock());
+            // Outside the lock: if the fetch went away in between, its place comes back through here.
+            let Some((queued, place)) = next else { return };
             let _ = queued.sender.send(place);
         }
     }
@@ -257,6 +255,30 @@ mod tests {
             gate.on_end(throttled, now);
         }
         assert_eq!(total(&gate), LEAST);
+    }
+
+    #[test]
+    fn after_throttling_as_many_are_in_flight_again_as_before() {
+        let (gate, mut at) = (Gate::new(64), Instant::now());
+        let mut places: VecDeque<_> = (0..48).map(|_| now(gate.enter(false))).collect();
+        let mut waiting: VecDeque<_> = (0..10_000).map(|_| later(gate.enter(false)).1).collect();
+        // One GET after the other ends, and is followed by those that are let in.
+        let mut end = |gate: &Arc<Gate>, throttled, at| {
+            gate.on_end(throttled, at);
+            drop(places.pop_front());
+            while let Some(place) = waiting.front_mut().and_then(|place| place.try_recv().ok()) {
+                waiting.pop_front();
+                places.push_back(place);
+            }
+            places.len()
+        };
+        for throttled in 1..100 {
+            at += ONE_EVENT;
+            end(&gate, throttled, at);
+        }
+        assert_eq!(gate.state.lock().total, LEAST);
+        let in_flight = (0..5000).map(|_| end(&gate, 99, at)).max();
+        assert_eq!((gate.state.lock().total, in_flight), (64, Some(48)));
     }
 
     #[test]
