@@ -137,7 +137,7 @@ impl ObjectStore for Retrying {
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        let mut attempts = Attempts::start(self.policy, Limit::Body(0));
+        let mut attempts = Attempts::start(self.policy, Limit::Body(request.range.end - request.range.start));
         let mut rest = request.clone();
         loop {
             let mut counted = Counted { sink: &mut *sink, bytes: 0 };

@@ -21,7 +21,7 @@ const FIRST_DELAY: Duration = Duration::from_millis(50);
 /// Delays grow up to this: a store that recovers is noticed within it.
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
-/// A body that is sent more slowly than this, in bytes per second and all attempts together, is given up.
+/// A body that comes or is sent more slowly than this, in bytes per second and all attempts together, is given up.
 const SLOWEST: u64 = 128 << 10;
 
 /// How much longer than others a copy or the end of an upload may take: 5 GiB inside the store are not moved in a minute.
@@ -32,7 +32,7 @@ const LONG: u32 = 10;
 pub(super) enum Limit {
     /// Its question and answer are small.
     Short,
-    /// It sends this many bytes. That they move is watched where they leave.
+    /// It sends, or brings, this many bytes. That they move is watched where they leave, or arrive.
     Body(u64),
     /// The store works for a while before it answers.
     Long,

@@ -242,6 +242,20 @@ async fn a_range_goes_on_at_the_byte_where_it_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_long_body_over_a_slow_link_has_the_time_that_it_takes() {
+    use crate::store::memory::{Bandwidth, Memory, Plan};
+    const LEN: u64 = 99 << 20;
+    let bandwidth = Bandwidth { per_connection: None, total: Some(1_000_000) };
+    let memory = Arc::new(Memory::new(Plan { bandwidth, ..Plan::default() }));
+    memory.put_synthetic("a", LEN);
+    let etag = memory.meta("a").unwrap().etag;
+    let store = Retrying::new(memory.clone(), policy(10), Arc::default());
+    let mut got = Buffer::new(LEN);
+    store.get_range(&RangeRequest { key: "a".into(), range: 0..LEN, etag }, &mut got).await.unwrap();
+    assert_eq!((got.filled as u64, memory.requests().len()), (LEN, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn progress_resets_the_count_of_failures() {
     // Eleven cuts with two retries: only possible because each attempt brings bytes.
     let mut script = vec![Step::Break(10, ErrorKind::Corrupt); 11];
