@@ -87,6 +87,7 @@ impl Observer {
             streams: gauge(holding.streams),
             handles: gauge(holding.handles),
             requests_in_flight: Gauge(self.metrics.in_flight()),
+            gets_allowed: gauge(self.reader.gets_allowed()),
             connections_open: gauge(sys::tcp_connections(self.port)),
             kernel_inodes: gauge(self.names.known_inodes()),
             hidden_objects: gauge(self.names.hidden_objects()),

@@ -30,7 +30,7 @@ const HOPELESS: u64 = 20;
 #[derive(Debug)]
 pub enum Targets {
     /// As they stand.
-    Urls(Urls),
+    Urls(Box<Urls>),
     /// Signed; none of them empty.
     Objects(Arc<dyn ObjectStore>, Vec<ObjectMeta>),
 }

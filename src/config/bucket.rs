@@ -78,6 +78,7 @@ impl Values {
             retries: self.count("retries").and_then(|n| n.try_into().ok()).unwrap_or_default(),
             connect_timeout: self.time("connect-timeout"),
             request_timeout: self.time("request-timeout"),
+            answer_timeout: self.time("request-timeout"),
             stall_timeout: self.time("stall-timeout"),
             redirect_hosts: self.redirect_hosts()?,
             exits: self.exits()?,

@@ -222,6 +222,8 @@ pub struct Now {
     pub handles: Gauge,
     /// Requests that have no answer yet, or not all of it.
     pub requests_in_flight: Gauge,
+    /// Data GETs at a time at most: fewer for a while after the store was overloaded.
+    pub gets_allowed: Gauge,
     /// TCP connections of the process to others.
     pub connections_open: Gauge,
     /// Inodes that the kernel knows.

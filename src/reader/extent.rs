@@ -297,9 +297,9 @@ impl Filling {
         self.extent.wake();
     }
 
-    /// A sink for the next `len` bytes, of which `summing` makes checksums. `on_first_byte` hears when they begin to come.
-    pub fn next<F: FnOnce(Instant)>(&mut self, len: usize, summing: Option<Summing>, on_first_byte: F) -> Next<'_, F> {
-        Next { filling: self, left: len, summing, on_first_byte: Some(on_first_byte) }
+    /// A sink for the next `len` bytes, of which `summing` makes checksums. `on_bytes` hears how many have come.
+    pub fn next<F: FnMut(usize)>(&mut self, len: usize, summing: Option<Summing>, on_bytes: F) -> Next<'_, F> {
+        Next { filling: self, left: len, summing, on_bytes }
     }
 }
 
@@ -308,7 +308,7 @@ pub(super) struct Next<'a, F> {
     filling: &'a mut Filling,
     left: usize,
     summing: Option<Summing>,
-    on_first_byte: Option<F>,
+    on_bytes: F,
 }
 
 impl<F> Next<'_, F> {
@@ -318,7 +318,7 @@ impl<F> Next<'_, F> {
     }
 }
 
-impl<F: FnOnce(Instant) + Send> RangeSink for Next<'_, F> {
+impl<F: FnMut(usize) + Send> RangeSink for Next<'_, F> {
     fn spare(&mut self) -> &mut [u8] {
         &mut self.filling.spare()[..self.left]
     }
@@ -326,9 +326,7 @@ impl<F: FnOnce(Instant) + Send> RangeSink for Next<'_, F> {
     fn advance(&mut self, n: usize) {
         self.left -= n;
         // Before the reader goes on, which may be here.
-        if let Some(hear) = self.on_first_byte.take() {
-            hear(Instant::now());
-        }
+        (self.on_bytes)(n);
         self.filling.advance_and_sum(n, self.summing.as_mut());
     }
 }

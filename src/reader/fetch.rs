@@ -86,23 +86,28 @@ async fn ask(shared: &Shared, object: &Object, filling: &mut Filling, range: &Ra
     let request = RangeRequest { key: object.key.clone(), range: range.clone(), etag: object.etag.clone() };
     let (started, len) = (Instant::now(), range.end - range.start);
     let summing = object.disk.as_ref().and_then(|disk| disk.summing(range.start));
-    let on_first_byte = |now| shared.pace.lock().on_first_byte(now, now - started);
+    let mut is_first = true;
+    let on_bytes = |n: usize| {
+        shared.arrived.add(n as u64);
+        if std::mem::take(&mut is_first) {
+            let now = Instant::now();
+            shared.pace.lock().on_first_byte(now, now - started);
+        }
+    };
     if shared.options.verify_reads && *range == (0..object.size) {
         // A reader of its beginning waits for its end: bytes that a program has cannot be taken back.
-        let result = get_checked(&*shared.store, &request, &mut filling.spare()[..len as usize], || on_first_byte(Instant::now())).await;
-        shared.gate.on_end(shared.metrics.throttled.get(), Instant::now());
-        result.map_err(ReadError::Store)?;
+        let got = get_checked(&*shared.store, &request, &mut filling.spare()[..len as usize], on_bytes);
+        got.await.map_err(ReadError::Store)?;
         shared.pace.lock().on_end(started.elapsed(), len);
         let mut sink = filling.next(len as usize, summing, |_| {});
         sink.advance(len as usize);
         return Ok(sink.sums());
     }
-    let mut sink = filling.next(len as usize, summing, on_first_byte);
-    let result = shared.store.get_range(&request, &mut sink).await;
-    shared.gate.on_end(shared.metrics.throttled.get(), Instant::now());
-    result.map_err(ReadError::Store)?;
+    let mut sink = filling.next(len as usize, summing, on_bytes);
+    shared.store.get_range(&request, &mut sink).await.map_err(ReadError::Store)?;
+    let sums = sink.sums();
     shared.pace.lock().on_end(started.elapsed(), len);
-    Ok(sink.sums())
+    Ok(sums)
 }
 
 /// Memory for the reader whose turn it is: takes it from who can spare it, then queues.

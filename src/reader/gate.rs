@@ -1,49 +1,30 @@
 //! How many GETs are in flight, and who goes next: a share of the places is kept for readers that wait, and among
 //! those that queue, they go first. (With one queue for both, a miss would wait behind hundreds of prefetches.) When the
-//! store asks to slow down there are fewer places for a while.
+//! endpoint is overloaded the store says so, and there are fewer places for a while: what is let in here does not wait there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
-/// However much the store asks to slow down, so many GETs go on.
-const LEAST: usize = 4;
-
-/// Refusals within this time are for GETs that were in flight together.
-const ONE_EVENT: Duration = Duration::from_secs(1);
+use crate::store::ObjectStore;
 
 /// Places for GETs.
 #[derive(Debug)]
 pub(super) struct Gate {
+    store: Arc<dyn ObjectStore>,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Places when the store keeps up.
+    /// Places when the endpoint keeps up.
     most: usize,
-    total: usize,
-    /// GETs that ended since `total` was changed, or since one was refused.
-    ended: usize,
-    /// Answers that asked to slow down.
-    throttled: u64,
-    /// When the places were last halved.
-    cut: Option<Instant>,
     in_flight: usize,
     tickets: u64,
     demand: VecDeque<Queued>,
     prefetch: VecDeque<Queued>,
-}
-
-impl State {
-    /// The places that prefetches may fill.
-    fn for_prefetch(&self) -> usize {
-        self.total - (self.total / 4).min(self.total - 1)
-    }
 }
 
 #[derive(Debug)]
@@ -74,51 +55,38 @@ pub(super) enum Entry {
 }
 
 impl Gate {
-    /// A gate for `total` GETs, a quarter of them kept for readers that wait.
-    pub fn new(total: usize) -> Arc<Self> {
-        let most = total.max(1);
-        let queues = (VecDeque::new(), VecDeque::new());
-        let state =
-            State { most, total: most, ended: 0, throttled: 0, cut: None, in_flight: 0, tickets: 0, demand: queues.0, prefetch: queues.1 };
-        Arc::new(Self { state: Mutex::new(state) })
+    /// A gate for `most` GETs of `store`, a quarter of them kept for readers that wait.
+    pub fn new(store: Arc<dyn ObjectStore>, most: usize) -> Arc<Self> {
+        let state = State { most: most.max(1), in_flight: 0, tickets: 0, demand: VecDeque::new(), prefetch: VecDeque::new() };
+        Arc::new(Self { store, state: Mutex::new(state) })
     }
 
-    /// A GET has ended at `now`; `throttled` answers have asked to slow down so far. When there are new ones the places
-    /// are halved; after that one is added for each round of GETs that were left in peace.
-    pub fn on_end(self: &Arc<Self>, throttled: u64, now: Instant) {
-        let mut state = self.state.lock();
-        state.ended += 1;
-        if throttled > state.throttled {
-            (state.throttled, state.ended) = (throttled, 0);
-            if state.cut.is_none_or(|cut| now.duration_since(cut) >= ONE_EVENT) {
-                (state.total, state.cut) = ((state.total / 2).max(LEAST.min(state.most)), Some(now));
-            }
-        } else if state.ended >= state.total {
-            (state.total, state.ended) = ((state.total + 1).min(state.most), 0);
-            drop(state);
-            self.admit();
-        }
+    /// Places now, and those of them that prefetches may fill.
+    fn places(&self, most: usize) -> (usize, usize) {
+        let total = most.min(self.store.most_requests()).max(1);
+        (total, total - (total / 4).min(total - 1))
     }
 
     /// There are `most` places from now on. When they are fewer, GETs that are in flight go on, and none follows until they are.
     pub fn resize(self: &Arc<Self>, most: usize) {
-        {
-            let mut state = self.state.lock();
-            state.most = most.max(1);
-            (state.total, state.ended) = (state.most, 0);
-        }
+        self.state.lock().most = most.max(1);
         self.admit();
     }
 
-    /// Places when the store keeps up.
+    /// Places when the endpoint keeps up.
     pub fn most(&self) -> usize {
         self.state.lock().most
+    }
+
+    /// Places now.
+    pub fn allowed(&self) -> usize {
+        self.places(self.most()).0
     }
 
     /// Whether a prefetch would go at once.
     pub fn has_room(&self) -> bool {
         let state = self.state.lock();
-        state.prefetch.is_empty() && state.demand.is_empty() && state.in_flight < state.for_prefetch()
+        state.prefetch.is_empty() && state.demand.is_empty() && state.in_flight < self.places(state.most).1
     }
 
     /// GETs in flight now.
@@ -130,7 +98,8 @@ impl Gate {
     /// Asks for a place.
     pub fn enter(self: &Arc<Self>, demand: bool) -> Entry {
         let mut state = self.state.lock();
-        let bound = if demand { state.total } else { state.for_prefetch() };
+        let (total, for_prefetch) = self.places(state.most);
+        let bound = if demand { total } else { for_prefetch };
         let queue_empty = if demand { state.demand.is_empty() } else { state.demand.is_empty() && state.prefetch.is_empty() };
         if queue_empty && state.in_flight < bound {
             state.in_flight += 1;
@@ -168,11 +137,12 @@ impl Gate {
     fn next(self: &Arc<Self>, state: &mut State) -> Option<(Queued, Place)> {
         // Fetches that were given up leave their tickets behind.
         state.demand.retain(|queued| !queued.sender.is_closed());
-        let queued = if state.in_flight >= state.total {
+        let (total, for_prefetch) = self.places(state.most);
+        let queued = if state.in_flight >= total {
             None
         } else if let Some(queued) = state.demand.pop_front() {
             Some(queued)
-        } else if state.in_flight < state.for_prefetch() {
+        } else if state.in_flight < for_prefetch {
             std::iter::from_fn(|| state.prefetch.pop_front()).find(|queued| !queued.sender.is_closed())
         } else {
             None
@@ -185,6 +155,11 @@ impl Gate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::memory::{Memory, Plan};
+
+    fn gate(most: usize) -> Arc<Gate> {
+        Gate::new(Arc::new(Memory::new(Plan::default())), most)
+    }
 
     fn now(entry: Entry) -> Place {
         match entry {
@@ -202,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_quarter_is_kept_for_readers_that_wait() {
-        let gate = Gate::new(4);
+        let gate = gate(4);
         let mut places: Vec<_> = (0..3).map(|_| now(gate.enter(false))).collect();
         let (_, mut prefetch) = later(gate.enter(false));
         places.push(now(gate.enter(true)));
@@ -217,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_prefetch_that_somebody_waits_for_goes_first() {
-        let gate = Gate::new(1);
+        let gate = gate(1);
         let place = now(gate.enter(false));
         let (_, mut first) = later(gate.enter(false));
         let (ticket, mut second) = later(gate.enter(false));
@@ -229,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_promoted_prefetch_uses_a_reserved_place_at_once() {
-        let gate = Gate::new(4);
+        let gate = gate(4);
         let _places: Vec<_> = (0..3).map(|_| now(gate.enter(false))).collect();
         let (ticket, mut prefetch) = later(gate.enter(false));
         gate.promote(ticket);
@@ -237,53 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_asks_to_slow_down_gets_half_and_then_one_more_a_round() {
-        let (gate, mut now) = (Gate::new(64), Instant::now());
-        let total = |gate: &Gate| gate.state.lock().total;
-        // Those that were in flight are refused as well: that is one and the same event.
-        (1..=64).for_each(|throttled| gate.on_end(throttled, now));
-        assert_eq!(total(&gate), 32);
-        now += ONE_EVENT;
-        gate.on_end(65, now);
-        assert_eq!(total(&gate), 16);
-        (0..16).for_each(|_| gate.on_end(65, now));
-        assert_eq!(total(&gate), 17);
-        (0..64 * 64).for_each(|_| gate.on_end(65, now));
-        assert_eq!(total(&gate), 64);
-        for throttled in 66..100 {
-            now += ONE_EVENT;
-            gate.on_end(throttled, now);
-        }
-        assert_eq!(total(&gate), LEAST);
-    }
-
-    #[test]
-    fn after_throttling_as_many_are_in_flight_again_as_before() {
-        let (gate, mut at) = (Gate::new(64), Instant::now());
-        let mut places: VecDeque<_> = (0..48).map(|_| now(gate.enter(false))).collect();
-        let mut waiting: VecDeque<_> = (0..10_000).map(|_| later(gate.enter(false)).1).collect();
-        // One GET after the other ends, and is followed by those that are let in.
-        let mut end = |gate: &Arc<Gate>, throttled, at| {
-            gate.on_end(throttled, at);
-            drop(places.pop_front());
-            while let Some(place) = waiting.front_mut().and_then(|place| place.try_recv().ok()) {
-                waiting.pop_front();
-                places.push_back(place);
-            }
-            places.len()
-        };
-        for throttled in 1..100 {
-            at += ONE_EVENT;
-            end(&gate, throttled, at);
-        }
-        assert_eq!(gate.state.lock().total, LEAST);
-        let in_flight = (0..5000).map(|_| end(&gate, 99, at)).max();
-        assert_eq!((gate.state.lock().total, in_flight), (64, Some(48)));
-    }
-
-    #[test]
     fn places_that_are_added_are_taken_at_once_and_those_taken_away_when_they_are_free() {
-        let gate = Gate::new(2);
+        let gate = gate(2);
         let mut places = vec![now(gate.enter(true)), now(gate.enter(true))];
         let mut waiting: Vec<_> = (0..3).map(|_| later(gate.enter(true)).1).collect();
         gate.resize(4);
@@ -298,7 +228,7 @@ mod tests {
 
     #[test]
     fn fetches_that_were_given_up_leave_no_place_behind() {
-        let gate = Gate::new(1);
+        let gate = gate(1);
         let place = now(gate.enter(true));
         for _ in 0..3 {
             drop(later(gate.enter(false)));

@@ -70,6 +70,11 @@ impl Reader {
         self.0.gate.most()
     }
 
+    /// The same, and what the store can do now.
+    pub fn gets_allowed(&self) -> usize {
+        self.0.gate.allowed()
+    }
+
     /// Bounds the GETs in flight; none: by the memory.
     pub fn set_concurrency(&self, most: Option<usize>) {
         self.0.gate.resize(concurrency(&self.0.budget, most));

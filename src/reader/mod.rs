@@ -32,6 +32,7 @@ mod written;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -41,7 +42,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::budget::Budget;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, Sharded};
 use crate::spill::{Spill, Whole};
 use crate::store::{self, ETag, Key, ObjectMeta, ObjectStore};
 
@@ -136,6 +137,8 @@ struct Shared {
     pace: Mutex<Pace>,
     /// Bytes that sequential readers have taken.
     taken: AtomicU64,
+    /// Bytes that came from the store.
+    arrived: Sharded,
     stamps: AtomicU64,
     handles: AtomicU64,
     turn: Turn,
@@ -171,7 +174,7 @@ impl Reader {
         disk: Option<Arc<Disk>>,
     ) -> Self {
         let options = options.aligned();
-        let gate = Gate::new(concurrency(&budget, options.prefetch_concurrency));
+        let gate = Gate::new(Arc::clone(&store), concurrency(&budget, options.prefetch_concurrency));
         Self(Arc::new(Shared {
             store,
             budget,
@@ -187,6 +190,7 @@ impl Reader {
             active: Mutex::new((Instant::now(), 0)),
             pace: Mutex::new(Pace::new(Instant::now())),
             taken: AtomicU64::new(0),
+            arrived: Sharded::default(),
             stamps: AtomicU64::new(0),
             handles: AtomicU64::new(0),
             turn: Turn::default(),
@@ -466,8 +470,8 @@ pub struct Pending {
     /// Those that it had to wait for the memory of.
     wanted: Vec<Waiting>,
     began: Instant,
-    /// Since when its bytes are waited for.
-    waits_since: Option<Instant>,
+    /// Since when its bytes are waited for, and how many had come to anybody then.
+    waits_since: Option<(Instant, u64)>,
     shared: Arc<Shared>,
     object: Arc<Object>,
 }
@@ -501,7 +505,7 @@ impl Pending {
     /// Has `then` called when bytes that were missing are there, by whoever brings them, or never will be: then
     /// [`ready`](Self::ready) says nothing, and [`finish`](Self::finish) why. No thread waits meanwhile.
     pub fn park(mut self, then: impl FnOnce(Self) + Send + 'static) {
-        let since = self.note_miss();
+        let (since, _) = self.note_miss();
         if self.lack.is_none() {
             return self.park_admitted(then);
         }
@@ -531,22 +535,33 @@ impl Pending {
         wanted.filter(|(extent, len)| extent.bytes(&(0..*len)).is_none()).map(|(extent, len)| (Arc::clone(extent), len)).next()
     }
 
-    fn note_miss(&mut self) -> Instant {
+    fn note_miss(&mut self) -> (Instant, u64) {
         *self.waits_since.get_or_insert_with(|| {
             self.shared.metrics.window_misses.add(1);
-            Instant::now()
+            (Instant::now(), self.shared.arrived.get())
         })
     }
 
     /// The second step: waits for the bytes.
     ///
     /// # Errors
-    /// What the store said after its retries, or that nothing came within the deadline.
+    /// What the store said after its retries, or that for the deadline no byte came to anybody. While some come this read has its place
+    /// in the queue, or its share of a slow link; how slow a request may be is decided where it is sent.
     pub async fn finish(mut self) -> Result<ReadData, ReadError> {
-        let deadline = self.shared.deadline;
-        let until = self.note_miss() + deadline;
-        let data = tokio::time::timeout_at(until, self.wait()).await.map_err(|_| ReadError::Deadline(deadline))??;
-        self.shared.metrics.read_bytes.add(data.len() as u64);
+        let (since, mut arrived) = self.note_miss();
+        let (shared, deadline) = (Arc::clone(&self.shared), self.shared.deadline);
+        let (mut until, mut wait) = (since + deadline, pin!(self.wait()));
+        let data = loop {
+            let before = arrived;
+            match tokio::time::timeout_at(until, &mut wait).await {
+                Ok(data) => break data?,
+                Err(_) => (until, arrived) = (Instant::now() + deadline, shared.arrived.get()),
+            }
+            if arrived == before {
+                return Err(ReadError::Deadline(deadline));
+            }
+        };
+        shared.metrics.read_bytes.add(data.len() as u64);
         Ok(data)
     }
 

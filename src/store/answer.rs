@@ -3,8 +3,9 @@
 //! carries a query string or a header of the request, because these may hold signatures.
 
 use std::error::Error as StdError;
+use std::time::SystemTime;
 
-use http::HeaderMap;
+use http::{HeaderMap, header};
 use serde::Deserialize;
 
 use super::{Error, ErrorKind, Key, Op};
@@ -23,6 +24,8 @@ pub(super) struct Answer {
     pub region: Option<String>,
     /// How the bucket wants to be addressed, when the answer tells.
     pub endpoint: Option<String>,
+    /// Seconds to wait before the next attempt, when the answer tells.
+    pub retry_after: Option<u8>,
 }
 
 /// The error document of S3 and OSS.
@@ -49,6 +52,7 @@ impl Answer {
             request_id: filled(document.request_id).or_else(|| header("x-amz-request-id")).or_else(|| header("x-oss-request-id")),
             region: header("x-amz-bucket-region").or(filled(document.region)),
             endpoint: filled(document.endpoint),
+            retry_after: header(header::RETRY_AFTER.as_str()).and_then(|text| delay(&text, SystemTime::now())),
         }
     }
 
@@ -59,7 +63,13 @@ impl Answer {
             ErrorKind::WrongEndpoint => self.where_instead(),
             _ => self.message.as_deref().map(one_line).filter(|m| !m.is_empty()).unwrap_or_else(|| self.in_our_words(kind, op)),
         };
-        Error { kind, op, key: key.clone(), status: Some(self.status), code: self.code, request_id: self.request_id, stored: None, message }
+        Error {
+            status: Some(self.status),
+            code: self.code,
+            request_id: self.request_id,
+            retry_after: self.retry_after,
+            ..Error::new(kind, op, key, message)
+        }
     }
 
     fn kind(&self, op: Op) -> ErrorKind {
@@ -112,6 +122,15 @@ impl Answer {
         }
         .to_owned()
     }
+}
+
+/// The seconds that Retry-After says (RFC 9110, section 10.2.3), or the date that it says.
+fn delay(text: &str, now: SystemTime) -> Option<u8> {
+    let seconds = match text.trim().parse() {
+        Ok(seconds) => seconds,
+        Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(now).unwrap_or_default().as_secs(),
+    };
+    Some(u8::try_from(seconds).unwrap_or(u8::MAX))
 }
 
 /// What the store's own code means; none for codes that say no more than the status does.
@@ -268,6 +287,28 @@ mod tests {
             assert_eq!(error.request_id.as_deref(), Some("R2"));
             assert!(!error.message.is_empty());
         }
+    }
+
+    #[test]
+    fn how_long_to_wait_is_told_in_seconds_or_as_a_date() {
+        let now = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(784_111_777);
+        for (text, seconds) in [
+            ("7", Some(7)),
+            (" 0 ", Some(0)),
+            ("Sun, 06 Nov 1994 08:49:40 GMT", Some(3)),
+            ("Sun, 06 Nov 1994 08:49:30 GMT", Some(0)),
+            ("31536000", Some(u8::MAX)),
+            ("-1", None),
+            ("soon", None),
+            ("99999999999999999999999", None),
+        ] {
+            assert_eq!(delay(text, now), seconds, "{text}");
+        }
+        let refused = error(Op::Put, 503, &[("retry-after", "7")], &document("SlowDown"));
+        assert_eq!(refused.retry_after, Some(7));
+        assert!(refused.asks_to_slow_down());
+        assert!(error(Op::Put, 503, &[], &document("ServiceUnavailable")).asks_to_slow_down());
+        assert!(!error(Op::Put, 500, &[], &document("InternalError")).asks_to_slow_down());
     }
 
     #[test]

@@ -116,6 +116,8 @@ pub struct Error {
     pub request_id: Option<String>,
     /// The version that this write has left in the store although it failed: its content is not what was sent.
     pub stored: Option<ETag>,
+    /// Seconds that the store asks to wait before the next attempt; 255 stands for all that is longer.
+    pub retry_after: Option<u8>,
     /// What happened, in a few words and without secrets.
     pub message: String,
 }
@@ -126,12 +128,26 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error without an HTTP answer behind it.
     pub fn new(kind: ErrorKind, op: Op, key: &Key, message: impl Into<String>) -> Self {
-        Self { kind, op, key: key.clone(), status: None, code: None, request_id: None, stored: None, message: message.into() }
+        let message = message.into();
+        Self { kind, op, key: key.clone(), status: None, code: None, request_id: None, stored: None, retry_after: None, message }
     }
 
     /// That a task panicked which asked for `key`. Nothing is known of what the store did.
     pub fn panicked(op: Op, key: &Key) -> Self {
         Self::new(ErrorKind::Unavailable, op, key, "windlass panicked, which is a defect: its log has the place")
+    }
+
+    /// Whether the store says that it has more to do than it can. It does nothing of what it refuses so.
+    pub fn asks_to_slow_down(&self) -> bool {
+        self.kind == ErrorKind::Throttled || self.status == Some(503)
+    }
+
+    /// Whether nothing of the endpoint has answered: there is no answer, or it is that of a gateway before it.
+    pub fn is_silence(&self) -> bool {
+        match self.status {
+            Some(status) => matches!(status, 502 | 504),
+            None => matches!(self.kind, ErrorKind::Connect | ErrorKind::Unavailable | ErrorKind::Timeout),
+        }
     }
 
     /// What happened, without the request: for those who have said already what they were about to do.

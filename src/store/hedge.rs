@@ -22,8 +22,8 @@ use tokio::time::{Instant, timeout_at};
 
 use self::times::{Allowance, Class};
 use super::{
-    Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum,
-    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage, Written,
+    Body, Condition, CopyRequest, Details, ETag, Error, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Part,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -290,7 +290,7 @@ impl ObjectStore for Hedging {
         }
         match &result {
             Ok(()) => class.whole.record(started.elapsed()),
-            Err(error) if error.kind == ErrorKind::Throttled => self.allowance.lock().quiet_until = Some(Instant::now() + QUIET),
+            Err(error) if error.asks_to_slow_down() => self.allowance.lock().quiet_until = Some(Instant::now() + QUIET),
             Err(_) => {}
         }
         result

@@ -337,6 +337,11 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
         symlink::MOST_METADATA
     }
 
+    /// Requests that the endpoint takes at a time, as far as it is known: fewer for a while after it was overloaded.
+    fn most_requests(&self) -> usize {
+        usize::MAX
+    }
+
     /// Writes a symbolic link to `target`, which is kept as it is.
     ///
     /// # Errors

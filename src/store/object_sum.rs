@@ -185,14 +185,12 @@ pub async fn get_checked(
     store: &dyn ObjectStore,
     request: &RangeRequest,
     room: &mut [u8],
-    on_first_byte: impl FnOnce() + Send,
+    mut on_bytes: impl FnMut(usize) + Send,
 ) -> Result<()> {
-    let mut on_first_byte = Some(on_first_byte);
     let mut before: Option<Mismatch> = None;
     loop {
-        let mut sink = Checked { room: &mut *room, filled: 0, checking: None, on_first_byte: on_first_byte.take() };
+        let mut sink = Checked { room: &mut *room, filled: 0, checking: None, on_bytes: &mut on_bytes };
         store.get_range(request, &mut sink).await?;
-        on_first_byte = sink.on_first_byte;
         let Some(Err(mismatch)) = sink.checking.map(Checking::finish) else { return Ok(()) };
         match before {
             None => {
@@ -213,18 +211,16 @@ struct Checked<'a, F> {
     room: &'a mut [u8],
     filled: usize,
     checking: Option<Checking>,
-    on_first_byte: Option<F>,
+    on_bytes: &'a mut F,
 }
 
-impl<F: FnOnce() + Send> RangeSink for Checked<'_, F> {
+impl<F: FnMut(usize) + Send> RangeSink for Checked<'_, F> {
     fn spare(&mut self) -> &mut [u8] {
         &mut self.room[self.filled..]
     }
 
     fn advance(&mut self, n: usize) {
-        if let Some(hear) = self.on_first_byte.take() {
-            hear();
-        }
+        (self.on_bytes)(n);
         if let Some(checking) = &mut self.checking {
             checking.add(&self.room[self.filled..self.filled + n]);
         }

@@ -159,7 +159,9 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Longest time from the first attempt of a request to its end, all retries included.
     pub request_timeout: Duration,
-    /// Longest time without a byte, before the header and inside the body.
+    /// Longest time from a request without a body to the head of its answer, where nobody who sends it again waits for less.
+    pub answer_timeout: Duration,
+    /// Longest time without a byte inside a body.
     pub stall_timeout: Duration,
 }
 
@@ -188,6 +190,7 @@ impl Default for Options {
             retries: 10,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(60),
+            answer_timeout: Duration::from_secs(60),
             stall_timeout: Duration::from_secs(5),
         }
     }

@@ -11,7 +11,7 @@ use super::answer;
 use super::leave::Clients;
 use super::listing::{self, ListingError, Tokens};
 use super::signing::SignedGet;
-use super::{Error, ErrorKind, Key, ListPage, Op, Result, Tell};
+use super::{Error, ErrorKind, Key, ListPage, Op, Options, Result, Tell};
 use crate::metrics::Attempt;
 
 /// A page of 1000 keys of 1 KiB, each byte percent-encoded, is below 4 MiB; what is longer is no listing.
@@ -37,14 +37,16 @@ pub(super) enum Answered {
 #[derive(Clone, Debug)]
 pub(super) struct PageClient {
     http: Clients,
+    answer_timeout: Duration,
     stall_timeout: Duration,
     tokens: Tokens,
 }
 
 impl PageClient {
     /// `http` comes from [`clients`](super::clients::clients).
-    pub fn new(http: Clients, stall_timeout: Duration, tokens: Tokens) -> Self {
-        Self { http, stall_timeout, tokens }
+    pub fn new(http: Clients, options: &Options, tokens: Tokens) -> Self {
+        let Options { answer_timeout, stall_timeout, .. } = *options;
+        Self { http, answer_timeout, stall_timeout, tokens }
     }
 
     /// Sends `signed`, which is counted as `attempt`, and reads the answer; `tell` gets the next page's token as soon as it has arrived.
@@ -59,10 +61,10 @@ impl PageClient {
 
     async fn ask(&self, signed: SignedGet, prefix: &Key, attempt: &mut Attempt, tell: &Tell<'_>) -> Result<Answered> {
         let sent = self.http.next().get(signed.url).headers(signed.headers).send();
-        let mut response = match timeout(self.stall_timeout, sent).await {
+        let mut response = match timeout(self.answer_timeout, sent).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(answer::transport(Op::List, prefix, &error)),
-            Err(_) => return Err(Error::new(ErrorKind::Timeout, Op::List, prefix, format!("no answer for {:?}", self.stall_timeout))),
+            Err(_) => return Err(Error::new(ErrorKind::Timeout, Op::List, prefix, format!("no answer for {:?}", self.answer_timeout))),
         };
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         attempt.on_head(status.as_u16());

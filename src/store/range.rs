@@ -43,6 +43,7 @@ pub(super) struct RangeClient {
     plain: plain::Client,
     /// The store sends ranges in a form that `plain` does not read.
     library_only: Arc<AtomicBool>,
+    answer_timeout: Duration,
     stall_timeout: Duration,
     allowed: AllowList,
     remembered: Remembered,
@@ -62,6 +63,7 @@ impl RangeClient {
             http,
             plain: plain::Client::new(proxies, options.connect_timeout, &options.exits, Arc::clone(&metrics)),
             library_only: Arc::default(),
+            answer_timeout: options.answer_timeout,
             stall_timeout: options.stall_timeout,
             allowed: AllowList::new(&options.redirect_hosts),
             remembered: Remembered::new(),
@@ -165,10 +167,8 @@ impl RangeClient {
             let sent = self.http.next().get(target.url.clone()).headers(headers).send().await;
             sent.map(Source::Library).map_err(|error| answer::transport(Op::Get, key, &error))
         };
-        let in_time = timeout(self.stall_timeout, sent).await;
-        match in_time
-            .unwrap_or_else(|_| Err(Error::new(ErrorKind::Timeout, Op::Get, key, format!("no answer for {:?}", self.stall_timeout))))
-        {
+        let silent = |_| Error::new(ErrorKind::Timeout, Op::Get, key, format!("no answer for {:?}", self.answer_timeout));
+        match timeout(self.answer_timeout, sent).await.map_err(silent).flatten() {
             Ok(source) => Ok(Response::new(source, attempt)),
             Err(error) => {
                 attempt.on_lost();

@@ -5,6 +5,7 @@
 mod breaker;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -40,6 +41,7 @@ pub(super) fn options_near(options: &Options, region: Option<String>) -> Option<
         region,
         read_endpoint: None,
         connect_timeout: options.connect_timeout.min(PATIENCE),
+        answer_timeout: options.answer_timeout.min(PATIENCE),
         stall_timeout: options.stall_timeout.min(PATIENCE),
         ..options.clone()
     })
@@ -84,10 +86,10 @@ impl ObjectStore for ReadEndpoint {
             self.metrics.read_endpoint_fallbacks.add(1);
             return self.home.get_range(request, sink).await;
         };
-        let mut counted = Counted { sink: &mut *sink, bytes: 0 };
-        let near = self.near.get_range(request, &mut counted).await;
+        let bytes = AtomicU64::new(0);
+        let near = self.near.get_range(request, &mut Counted { sink: &mut *sink, bytes: &bytes }).await;
         let mut rest = request.clone();
-        rest.range.start += counted.bytes;
+        rest.range.start += bytes.into_inner();
         let error = match near {
             Err(error) if !rest.range.is_empty() => error,
             // An error after the last byte is that of a connection that could not be closed properly.

@@ -3,15 +3,18 @@
 //! the same version, so the sink sees every byte once.
 
 mod attempts;
+mod load;
 mod write;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 
 use self::attempts::{Attempts, Limit, is_ambiguous};
+use self::load::Load;
 use super::orphans::Orphans;
 use super::{
     Body, Condition, CopyRequest, Details, ETag, Error, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Op,
@@ -25,18 +28,18 @@ pub(super) use self::attempts::Doubt;
 /// How long and how often to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Attempts after the first, without progress between them.
+    /// Attempts after the first, without progress between them. Those after an answer that asks to slow down are not counted.
     pub retries: usize,
-    /// From the first attempt of a request to its end.
+    /// From the first attempt of a request to its end; where it brings a body, to the next progress of that.
     pub request_timeout: Duration,
-    /// Longest attempt of a request with a small question and a small answer. Bodies may be long; their stalls are noticed where
-    /// the bytes arrive or leave.
+    /// Longest wait of the first attempt for its answer; the second one waits twice as long, and so on. Bodies may be long; their stalls
+    /// are noticed where the bytes arrive or leave.
     pub attempt_timeout: Duration,
 }
 
 impl From<&Options> for Policy {
     fn from(options: &Options) -> Self {
-        // An attempt may have to connect first, and its answer is small.
+        // An attempt may have to connect first.
         let attempt_timeout = options.connect_timeout + options.stall_timeout;
         Self { retries: options.retries, request_timeout: options.request_timeout, attempt_timeout }
     }
@@ -48,6 +51,7 @@ pub struct Retrying {
     inner: Arc<dyn ObjectStore>,
     policy: Policy,
     metrics: Arc<Metrics>,
+    load: Arc<Load>,
     orphans: Arc<Orphans>,
     switches: Switches,
 }
@@ -55,7 +59,7 @@ pub struct Retrying {
 impl Retrying {
     /// Wraps `inner`.
     pub fn new(inner: Arc<dyn ObjectStore>, policy: Policy, metrics: Arc<Metrics>) -> Self {
-        Self { inner, policy, metrics, orphans: Arc::default(), switches: Switches::default() }
+        Self { inner, policy, metrics, load: Load::new(), orphans: Arc::default(), switches: Switches::default() }
     }
 
     /// The same; `switches` are those of `inner`.
@@ -81,6 +85,7 @@ impl Retrying {
             inner: self.inner.clone(),
             policy,
             metrics: self.metrics.clone(),
+            load: self.load.clone(),
             orphans: self.orphans.clone(),
             switches: self.switches.clone(),
         }
@@ -95,10 +100,10 @@ impl Retrying {
         limit: Limit,
         mut attempt: impl FnMut() -> BoxFuture<'a, Result<T>> + Send,
     ) -> (Result<T>, Option<Doubt>) {
-        let (mut attempts, mut doubt) = (Attempts::start(self.policy, limit), None);
+        let (mut attempts, mut doubt) = (Attempts::start(self.policy, limit, &self.load), None);
         loop {
             let from = SystemTime::now();
-            let error = match attempts.bounded(op, key, attempt()).await {
+            let error = match attempts.bounded(op, key, || 0, attempt()).await {
                 Ok(answer) => return (Ok(answer), doubt),
                 Err(error) => error,
             };
@@ -116,6 +121,10 @@ impl Retrying {
 impl ObjectStore for Retrying {
     fn most_metadata(&self) -> usize {
         self.inner.most_metadata()
+    }
+
+    fn most_requests(&self) -> usize {
+        self.load.allowed()
     }
 
     /// Waits until the uploads are aborted that lost answers left behind, as far as they can be.
@@ -137,20 +146,17 @@ impl ObjectStore for Retrying {
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        let mut attempts = Attempts::start(self.policy, Limit::Body(request.range.end - request.range.start));
-        let mut rest = request.clone();
+        let mut attempts = Attempts::start(self.policy, Limit::Brought, &self.load);
+        let (mut rest, bytes) = (request.clone(), AtomicU64::new(0));
+        let arrived = || bytes.load(Ordering::Relaxed);
         loop {
-            let mut counted = Counted { sink: &mut *sink, bytes: 0 };
-            let result = attempts.bounded(Op::Get, &request.key, self.inner.get_range(&rest, &mut counted)).await;
-            let arrived = counted.bytes;
+            let mut counted = Counted { sink: &mut *sink, bytes: &bytes };
+            let result = attempts.bounded(Op::Get, &request.key, arrived, self.inner.get_range(&rest, &mut counted)).await;
             let Err(error) = result else { return Ok(()) };
-            rest.range.start += arrived;
+            rest.range.start = request.range.start + arrived();
             if rest.range.is_empty() {
                 // What failed came after the last byte: a connection that could not be closed properly.
                 return Ok(());
-            }
-            if arrived > 0 {
-                attempts.on_progress();
             }
             attempts.pause_after(error, &self.metrics).await?;
         }
@@ -173,7 +179,7 @@ impl ObjectStore for Retrying {
     }
 
     async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
-        let limit = Limit::Body(body.len() as u64);
+        let limit = Limit::Sent(body.len() as u64);
         self.run(Op::UploadPart, &upload.key, limit, || self.inner.upload_part(upload, number, body.clone())).await.0
     }
 
@@ -231,7 +237,7 @@ impl ObjectStore for Retrying {
 /// Passes bytes on and counts them.
 pub(super) struct Counted<'a> {
     pub sink: &'a mut dyn RangeSink,
-    pub bytes: u64,
+    pub bytes: &'a AtomicU64,
 }
 
 impl RangeSink for Counted<'_> {
@@ -240,7 +246,7 @@ impl RangeSink for Counted<'_> {
     }
 
     fn advance(&mut self, n: usize) {
-        self.bytes += n as u64;
+        self.bytes.fetch_add(n as u64, Ordering::Relaxed);
         self.sink.advance(n);
     }
 

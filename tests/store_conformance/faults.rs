@@ -23,6 +23,7 @@ macro_rules! tests {
 pub const ALL: &[(&str, Test)] = tests![
     a_burst_of_503_is_waited_out_by_every_operation,
     a_store_that_stays_down_is_an_error_after_the_retries,
+    a_store_that_asks_to_slow_down_is_asked_until_the_time_is_over,
     a_cut_body_goes_on_at_the_byte_where_it_stopped,
     a_reset_connection_loses_and_repeats_no_byte,
     a_stalled_body_is_given_up_and_goes_on_elsewhere,
@@ -111,14 +112,22 @@ async fn a_burst_of_503_is_waited_out_by_every_operation() {
 }
 
 async fn a_store_that_stays_down_is_an_error_after_the_retries() {
-    for (status, kind) in [(503, ErrorKind::Throttled), (500, ErrorKind::Unavailable)] {
-        let bench = Bench::with(|options| Options { retries: 2, ..options }).await;
-        bench.server.fault(Fault::new(Effect::Status(status)));
-        assert_eq!(bench.fail().await, (0, kind));
-        assert_eq!(bench.starts(), [0; 3]);
-        assert_eq!(bench.store.head(&bench.meta.key).await.unwrap_err().kind, kind);
-        assert_eq!(bench.server.count(Kind::Head), 3);
-    }
+    let bench = Bench::with(|options| Options { retries: 2, ..options }).await;
+    bench.server.fault(Fault::new(Effect::Status(500)));
+    assert_eq!(bench.fail().await, (0, ErrorKind::Unavailable));
+    assert_eq!(bench.starts(), [0; 3]);
+    assert_eq!(bench.store.head(&bench.meta.key).await.unwrap_err().kind, ErrorKind::Unavailable);
+    assert_eq!(bench.server.count(Kind::Head), 3);
+}
+
+async fn a_store_that_asks_to_slow_down_is_asked_until_the_time_is_over() {
+    let bench = Bench::with(|options| Options { retries: 2, request_timeout: Duration::from_secs(3), ..options }).await;
+    bench.server.fault(Fault::new(Effect::Status(503)));
+    assert_eq!(bench.fail().await, (0, ErrorKind::Timeout));
+    assert!(bench.starts().len() > 3, "{:?}", bench.starts());
+    let error = bench.store.head(&bench.meta.key).await.unwrap_err();
+    assert_eq!((error.kind, error.status), (ErrorKind::Timeout, Some(503)), "{error}");
+    assert!(bench.server.count(Kind::Head) > 3);
 }
 
 async fn a_cut_body_goes_on_at_the_byte_where_it_stopped() {

@@ -206,18 +206,21 @@ async fn every_write_survives_every_fault_and_is_done_once() {
 
 async fn a_store_that_stays_down_leaves_the_old_object_and_no_upload() {
     for harm in [Harm::Busy, Harm::Failed, Harm::Broken] {
-        let once = |options| Options { retries: 1, ..options };
+        // One that is busy is asked for as long as there is time.
+        let once = |options| Options { retries: 1, request_timeout: Duration::from_secs(2), ..options };
+        let most = if harm == Harm::Busy { usize::MAX } else { 2 };
         for bench in [Bench::s3(once).await, Bench::oss(once).await] {
             bench.put("a", b"old", Condition::Any).await.unwrap();
             for op in [Op::Put, Op::CreateUpload, Op::CompleteUpload, Op::Copy] {
                 bench.harm(op, harm, usize::MAX);
             }
             let kind = bench.put("a", b"new", Condition::Any).await.unwrap_err();
-            assert!(matches!(kind, ErrorKind::Throttled | ErrorKind::Unavailable), "{kind:?}");
+            assert!(matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable), "{kind:?}");
             assert!(bench.store.create_upload(&UploadRequest::new(&key("a"), &Headers::default())).await.is_err());
             assert_eq!(bench.read("a").await, b"old");
             bench.store.settle().await;
-            assert_eq!((bench.uploads(), bench.count(Op::CreateUpload)), (0, 2));
+            assert_eq!(bench.uploads(), 0);
+            assert!((2..=most).contains(&bench.count(Op::CreateUpload)));
         }
     }
     // Every answer lost: uploads were begun, and none stays.

@@ -82,7 +82,7 @@ async fn of_urls(args: &Args, file: &Path) -> Result<(), Failure> {
         return Err(Failure::usage(format!("{}: there is no address in it", file.display())));
     }
     let ceiling = ceiling(urls.host()).await;
-    let asked = ask(args, Targets::Urls(urls)).await.map_err(|error| Failure { code: 4, message: error.to_string() })?;
+    let asked = ask(args, Targets::Urls(Box::new(urls))).await.map_err(|error| Failure { code: 4, message: error.to_string() })?;
     say(args, &file.display().to_string(), &asked, metrics.connections_opened.get(), ceiling)
 }
 

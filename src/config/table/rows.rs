@@ -360,7 +360,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: count(0, 100),
         default: Some("10"),
         ossfs: Some("5"),
-        help: "How often a failed request is sent again",
+        help: "How often a failed request is sent again; not counted where the store asks to slow down, or is silent after it had answered: there --request-timeout ends it",
         ..REQUESTS
     },
     Spec {
@@ -405,7 +405,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: time(1_000, 86_400),
         default: Some("60s"),
         aliases: &[unit("oss_request_timeout_ms", "ms")],
-        help: "Longest time for a request with all its retries",
+        help: "Longest time for a request with all its retries, and for a body from one 64 KiB to the next; uploads have a second more for each 16 KiB",
         ..REQUESTS
     },
     Spec {
@@ -413,7 +413,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: time(100, 3_600),
         default: Some("5s"),
         aliases: &[same("readwrite_timeout")],
-        help: "Longest time without a byte before an answer is given up and asked for again",
+        help: "Longest time without a byte before a body is given up and asked for again; a first byte has connect-timeout more, and at each attempt as long again",
         ..REQUESTS
     },
     Spec {

@@ -1,5 +1,6 @@
 //! Slow GETs over the simulated store on a paused clock: what is asked for twice, and when the bytes are there.
 
+use super::super::ErrorKind;
 use super::times::ONE_IN;
 use super::*;
 use crate::store::Op;

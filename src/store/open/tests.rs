@@ -100,6 +100,7 @@ async fn faults_on_the_way_are_not_seen_by_the_reader() {
     let options = Options {
         endpoint: Some(server.address().to_string()),
         region: Some("us-east-1".into()),
+        answer_timeout: Duration::from_millis(300),
         stall_timeout: Duration::from_millis(300),
         ..options()
     };

@@ -63,7 +63,7 @@ fn client(options: &Options) -> RangeClient {
 }
 
 fn options() -> Options {
-    Options { stall_timeout: Duration::from_millis(200), ..Options::default() }
+    Options { answer_timeout: Duration::from_millis(200), stall_timeout: Duration::from_millis(200), ..Options::default() }
 }
 
 async fn get(client: &RangeClient, server: &Fake, range: Range<u64>) -> Outcome {

@@ -84,9 +84,8 @@ pub(super) struct Requests {
     http: Clients,
     voice: Arc<dyn Voice>,
     names: Names,
+    answer_timeout: Duration,
     stall_timeout: Duration,
-    /// Longest silence of a store that copies or puts parts together.
-    work_timeout: Duration,
     verifies_reads: bool,
     metrics: Arc<Metrics>,
     upload_checksum: UploadChecksum,
@@ -160,8 +159,8 @@ impl Requests {
             http,
             voice,
             names: Names::new(options),
+            answer_timeout: options.answer_timeout,
             stall_timeout: options.stall_timeout,
-            work_timeout: options.request_timeout,
             verifies_reads: options.verify_reads,
             metrics,
             upload_checksum: options.upload_checksum,
@@ -261,8 +260,7 @@ impl Requests {
             request.body(reqwest::Body::wrap(Watched::new(call.body.clone(), leaving.clone())))
         };
         let answer = match () {
-            () if call.is_long() => self.work_timeout,
-            () if call.body.is_empty() => self.stall_timeout,
+            () if call.is_long() || call.body.is_empty() => self.answer_timeout,
             () => self.stall_timeout * STALLS_TO_STORE,
         };
         let mut sent = std::pin::pin!(request.send());
@@ -286,7 +284,7 @@ impl Requests {
     }
 
     async fn document(&self, call: &Call<'_>, response: &mut Response) -> Result<Vec<u8>> {
-        let silence = if call.is_long() { self.work_timeout } else { self.stall_timeout };
+        let silence = if call.is_long() { self.answer_timeout } else { self.stall_timeout };
         let mut body = Vec::new();
         loop {
             match timeout(silence, response.chunk()).await {

@@ -4,6 +4,7 @@
 //! The delays come from retry-policies because its `Jitter::Full` is what the name says, uniform in 0..delay; backon
 //! adds its jitter on top of the delay (delay..2 x delay), which keeps the clients of a burst together.
 
+use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use retry_policies::policies::ExponentialBackoff;
@@ -12,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tracing::debug;
 
 use super::Policy;
+use super::load::Load;
 use crate::metrics::Metrics;
 use crate::store::{Error, ErrorKind, Key, Op, Result};
 
@@ -21,8 +23,15 @@ const FIRST_DELAY: Duration = Duration::from_millis(50);
 /// Delays grow up to this: a store that recovers is noticed within it.
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
 
-/// A body that comes or is sent more slowly than this, in bytes per second and all attempts together, is given up.
-const SLOWEST: u64 = 128 << 10;
+/// The longest delay that a store may ask for.
+const LONGEST_ASKED: Duration = Duration::from_secs(30);
+
+/// A body that is sent more slowly than this, in bytes per second and all attempts together, is given up. (Sixty-four parts at a time over
+/// 10 Mbit/s have more.)
+const SLOWEST: u64 = 16 << 10;
+
+/// A body that brings so many bytes has the request timeout for the next ones: a byte a second is no progress.
+const LEAST_PROGRESS: u64 = 64 << 10;
 
 /// How much longer than others a copy or the end of an upload may take: 5 GiB inside the store are not moved in a minute.
 const LONG: u32 = 10;
@@ -32,8 +41,10 @@ const LONG: u32 = 10;
 pub(super) enum Limit {
     /// Its question and answer are small.
     Short,
-    /// It sends, or brings, this many bytes. That they move is watched where they leave, or arrive.
-    Body(u64),
+    /// It sends this many bytes. That they move is watched where they leave.
+    Sent(u64),
+    /// It brings bytes. That they move is watched where they arrive, from the first one on.
+    Brought,
     /// The store works for a while before it answers.
     Long,
 }
@@ -58,57 +69,118 @@ pub(super) fn is_ambiguous(kind: ErrorKind) -> bool {
 }
 
 /// The attempts of one request.
-pub(super) struct Attempts {
+pub(super) struct Attempts<'l> {
+    load: &'l Load,
     backoff: ExponentialBackoff,
+    retries: u32,
     deadline: Instant,
-    /// From the first attempt to the deadline.
+    /// From the first attempt to the deadline, or from the last progress.
     whole: Duration,
-    /// Longest attempt; none when something else notices that it stands still.
-    attempt: Option<Duration>,
+    /// Bytes that had arrived then.
+    mark: u64,
+    limit: Limit,
+    /// Longest wait of an attempt for its answer, times the attempts that waited in vain and this one.
+    patience: Duration,
+    unanswered: u32,
     /// All begun so far, for messages.
     total: usize,
-    /// Failures since the last progress; these are what is limited.
+    /// Failures since the last progress: the delays grow with them.
     failed: u32,
+    /// Those of them that are limited.
+    counted: u32,
     last: Option<Error>,
 }
 
-impl Attempts {
-    pub fn start(policy: Policy, limit: Limit) -> Self {
-        let retries = u32::try_from(policy.retries).unwrap_or(u32::MAX);
+impl<'l> Attempts<'l> {
+    pub fn start(policy: Policy, limit: Limit, load: &'l Load) -> Self {
         let backoff = ExponentialBackoff::builder()
             .retry_bounds(FIRST_DELAY, LONGEST_DELAY)
             .jitter(Jitter::Full)
             .base(2)
-            .build_with_max_retries(retries);
-        let (whole, attempt) = match limit {
-            Limit::Short => (policy.request_timeout, Some(policy.attempt_timeout)),
-            Limit::Body(bytes) => (policy.request_timeout + Duration::from_secs(bytes / SLOWEST), None),
-            Limit::Long => (policy.request_timeout * LONG, None),
+            .build_with_max_retries(u32::MAX);
+        let whole = match limit {
+            Limit::Short | Limit::Brought => policy.request_timeout,
+            Limit::Sent(bytes) => policy.request_timeout + Duration::from_secs(bytes / SLOWEST),
+            Limit::Long => policy.request_timeout * LONG,
         };
-        Self { backoff, deadline: Instant::now() + whole, whole, attempt, total: 0, failed: 0, last: None }
-    }
-
-    /// One attempt.
-    pub async fn bounded<T>(&mut self, op: Op, key: &Key, attempt: impl Future<Output = Result<T>>) -> Result<T> {
-        self.total += 1;
-        let bound = self.attempt.map(|longest| (longest, Instant::now() + longest)).filter(|&(_, end)| end < self.deadline);
-        match timeout_at(bound.map_or(self.deadline, |(_, end)| end), attempt).await {
-            Ok(result) => result,
-            Err(_) => Err(match bound {
-                Some((longest, _)) => Error::new(ErrorKind::Timeout, op, key, format!("no answer for {longest:?}")),
-                None => self.out_of_time(op, key),
-            }),
+        Self {
+            load,
+            backoff,
+            retries: u32::try_from(policy.retries).unwrap_or(u32::MAX),
+            deadline: Instant::now() + whole,
+            whole,
+            mark: 0,
+            limit,
+            patience: policy.attempt_timeout,
+            unanswered: 0,
+            total: 0,
+            failed: 0,
+            counted: 0,
+            last: None,
         }
     }
 
-    /// Bytes arrived: the store is alive, failures are counted from here.
-    pub fn on_progress(&mut self) {
-        self.failed = 0;
+    /// One attempt; `arrived` says how many bytes this one and those before have brought.
+    pub async fn bounded<T>(
+        &mut self,
+        op: Op,
+        key: &Key,
+        arrived: impl Fn() -> u64,
+        attempt: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let (load, before) = (self.load, arrived());
+        let Ok(place) = timeout_at(self.deadline, load.enter()).await else { return Err(self.out_of_time(op, key)) };
+        if self.total == 0 {
+            load.on_first();
+        }
+        self.total += 1;
+        let result = self.in_time(op, key, &arrived, attempt).await;
+        place.on_end(&result);
+        if arrived() > before {
+            // The store is alive, failures are counted from here.
+            place.on_answer();
+            (self.failed, self.counted) = (0, 0);
+        }
+        self.on_progress(arrived());
+        result
+    }
+
+    async fn in_time<T>(&mut self, op: Op, key: &Key, arrived: &impl Fn() -> u64, attempt: impl Future<Output = Result<T>>) -> Result<T> {
+        let (mut attempt, before) = (pin!(attempt), arrived());
+        // A store that is slower than was thought is waited for longer, one attempt after the other.
+        let patience = self.patience * (self.unanswered + 1);
+        let answered_by = Instant::now() + patience;
+        if matches!(self.limit, Limit::Short | Limit::Brought) && answered_by < self.deadline {
+            match timeout_at(answered_by, &mut attempt).await {
+                Ok(result) => return result,
+                Err(_) if arrived() > before => {}
+                Err(_) => {
+                    self.unanswered += 1;
+                    return Err(Error::new(ErrorKind::Timeout, op, key, format!("no answer for {patience:?}")));
+                }
+            }
+        }
+        loop {
+            match timeout_at(self.deadline, &mut attempt).await {
+                Ok(result) => return result,
+                Err(_) if self.on_progress(arrived()) => {}
+                Err(_) => return Err(self.out_of_time(op, key)),
+            }
+        }
+    }
+
+    /// Whether so much has arrived since the last time that there is time for more.
+    fn on_progress(&mut self, arrived: u64) -> bool {
+        let is_progress = arrived - self.mark >= LEAST_PROGRESS;
+        if is_progress {
+            (self.mark, self.deadline) = (arrived, Instant::now() + self.whole);
+        }
+        is_progress
     }
 
     /// Waits until the next attempt, or gives the error back when there is none.
     pub async fn pause_after(&mut self, error: Error, metrics: &Metrics) -> Result<()> {
-        if error.kind == ErrorKind::Throttled {
+        if error.asks_to_slow_down() {
             metrics.throttled.add(1);
         }
         if !error.kind.is_retryable() {
@@ -119,21 +191,21 @@ impl Attempts {
             // `out_of_time` already told of the attempts before.
             return Err(error);
         }
-        let decision = self.backoff.should_retry(SystemTime::now(), self.failed);
         let is_same_again = error.kind == ErrorKind::Malformed
             && self.last.as_ref().is_some_and(|last| (last.kind, &last.message) == (error.kind, &error.message));
-        let execute_after = match decision {
-            RetryDecision::Retry { execute_after } if !is_same_again => execute_after,
-            _ => {
-                return Err(match self.total {
-                    1 => error,
-                    n => Error { message: format!("{}, given up after {n} attempts", error.message), ..error },
-                });
-            }
-        };
+        // A store that asks to slow down takes the request when it can, and one that is silent and was not before answers when it is back:
+        // only the time is limited then.
+        let is_passing = error.asks_to_slow_down() || (error.is_silence() && self.load.has_answered());
+        let is_limited = !is_passing || self.retries == 0;
+        if is_same_again || (is_limited && self.counted >= self.retries) {
+            return Err(match self.total {
+                1 => error,
+                n => Error { message: format!("{}, given up after {n} attempts", error.message), ..error },
+            });
+        }
+        let delay = Duration::from_secs(error.retry_after.unwrap_or_default().into()).min(LONGEST_ASKED) + self.delay();
         self.failed += 1;
-        // The policy speaks in wall-clock time; only the distance is of interest.
-        let delay = execute_after.duration_since(SystemTime::now()).unwrap_or_default();
+        self.counted += u32::from(is_limited);
         debug!(%error, attempt = self.total, ?delay, "request failed, trying again");
         let (op, key) = (error.op, error.key.clone());
         self.last = Some(error);
@@ -143,6 +215,16 @@ impl Attempts {
         sleep(delay).await;
         metrics.retries.add(1);
         Ok(())
+    }
+
+    /// From a failure to the next attempt.
+    fn delay(&self) -> Duration {
+        let failed = if self.load.may_repeat() { self.failed } else { u32::MAX - 1 };
+        match self.backoff.should_retry(SystemTime::now(), failed) {
+            // The policy speaks in wall-clock time; only the distance is of interest.
+            RetryDecision::Retry { execute_after } => execute_after.duration_since(SystemTime::now()).unwrap_or_default(),
+            RetryDecision::DoNotRetry => LONGEST_DELAY,
+        }
     }
 
     fn out_of_time(&self, op: Op, key: &Key) -> Error {

@@ -150,11 +150,11 @@ async fn what_cannot_succeed_is_sent_once() {
 
 #[tokio::test(start_paused = true)]
 async fn attempts_end_after_the_retries_and_the_error_says_how_many() {
-    let store = Scripted::new(&[Step::Fail(ErrorKind::Throttled)]);
+    let store = Scripted::new(&[Step::Fail(ErrorKind::Unavailable)]);
     let (retrying, metrics) = retrying(&store, policy(3));
     let request = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 1 };
     let error = retrying.list(&request).await.unwrap_err();
-    assert_eq!((error.kind, *store.calls.lock(), metrics.retries.get()), (ErrorKind::Throttled, 4, 3));
+    assert_eq!((error.kind, *store.calls.lock(), metrics.retries.get()), (ErrorKind::Unavailable, 4, 3));
     assert!(error.message.contains("4 attempts"), "{error}");
 }
 
@@ -184,21 +184,139 @@ async fn a_hanging_request_ends_with_the_deadline_and_names_the_attempts() {
     let (retrying, _) = retrying(&store, policy(10));
     let started = Instant::now();
     let error = retrying.get_range(&range(0, 100), &mut Buffer::new(100)).await.unwrap_err();
-    assert_eq!((error.kind, *store.calls.lock()), (ErrorKind::Timeout, 2));
-    assert!(error.message.contains("2 attempts") && error.message.contains("scripted"), "{error}");
+    // Refused at once, then 10, 20 and the rest of 60 seconds.
+    assert_eq!((error.kind, *store.calls.lock()), (ErrorKind::Timeout, 4));
+    assert!(error.message.contains("4 attempts") && error.message.contains("no answer for 20s"), "{error}");
     let elapsed = started.elapsed();
     assert!((Duration::from_secs(60)..Duration::from_secs(61)).contains(&elapsed), "{elapsed:?}");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hanging_head_is_sent_again_before_the_deadline() {
-    let store = Scripted::new(&[Step::Hang, Step::Hang, Step::Succeed]);
-    let (retrying, metrics) = retrying(&store, policy(10));
+async fn what_hangs_is_sent_again_and_waited_for_longer_each_time() {
+    let script = [Step::Hang, Step::Hang, Step::Succeed];
+    let (head, get) = (Scripted::new(&script), Scripted::new(&script));
+    let ((heads, by_head), (gets, by_get)) = (retrying(&head, policy(10)), retrying(&get, policy(10)));
     let started = Instant::now();
-    retrying.head(&Key::from("k")).await.unwrap();
-    assert_eq!(metrics.retries.get(), 2);
+    heads.head(&Key::from("k")).await.unwrap();
     let elapsed = started.elapsed();
-    assert!((Duration::from_secs(20)..Duration::from_secs(21)).contains(&elapsed), "{elapsed:?}");
+    assert!((Duration::from_secs(30)..Duration::from_secs(31)).contains(&elapsed), "{elapsed:?}");
+    gets.get_range(&range(0, 100), &mut Buffer::new(100)).await.unwrap();
+    let elapsed = started.elapsed() - elapsed;
+    assert!((Duration::from_secs(30)..Duration::from_secs(31)).contains(&elapsed), "{elapsed:?}");
+    assert_eq!((by_head.retries.get(), by_get.retries.get()), (2, 2));
+}
+
+/// A store that answers after `late`, and asks to slow down until `until`.
+#[derive(Debug)]
+struct Busy {
+    late: Duration,
+    until: Instant,
+    retry_after: Option<u8>,
+    asked: Mutex<Vec<Instant>>,
+}
+
+impl Busy {
+    fn new(late: u64, until: u64, retry_after: Option<u8>) -> Arc<Self> {
+        let (late, until) = (Duration::from_secs(late), Instant::now() + Duration::from_secs(until));
+        Arc::new(Self { late, until, retry_after, asked: Mutex::default() })
+    }
+
+    async fn answer(&self, op: Op, key: &Key) -> Result<()> {
+        self.asked.lock().push(Instant::now());
+        tokio::time::sleep(self.late).await;
+        if Instant::now() >= self.until {
+            return Ok(());
+        }
+        Err(Error { retry_after: self.retry_after, ..Error::new(ErrorKind::Throttled, op, key, "slow down") })
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Busy {
+    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        self.answer(Op::Head, key).await?;
+        Ok(ObjectMeta { key: key.clone(), size: SIZE, etag: ETag::from("\"e\""), modified: SystemTime::UNIX_EPOCH })
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        self.answer(Op::List, &request.prefix).await.map(|()| ListPage::default())
+    }
+
+    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        self.answer(Op::Get, &request.key).await?;
+        let len = (request.range.end - request.range.start) as usize;
+        sink.spare()[..len].fill(0);
+        sink.advance(len);
+        Ok(())
+    }
+}
+
+fn over(store: &Arc<Busy>, retries: usize) -> Retrying {
+    Retrying::new(Arc::clone(store) as Arc<dyn ObjectStore>, policy(retries), Arc::default())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_slow_to_answer_is_waited_for() {
+    for late in [6, 15, 25] {
+        let store = Busy::new(late, 0, None);
+        over(&store, 10).get_range(&range(0, 100), &mut Buffer::new(100)).await.unwrap();
+        over(&store, 10).head(&Key::from("k")).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_refuses_for_twenty_seconds_is_waited_for_by_all() {
+    let store = Busy::new(0, 20, None);
+    let retrying = Arc::new(over(&store, 3));
+    let tasks = (0..64).map(|_| {
+        let retrying = Arc::clone(&retrying);
+        tokio::spawn(async move { retrying.head(&Key::from("k")).await.map(drop) })
+    });
+    for done in futures::future::join_all(tasks).await {
+        done.unwrap().unwrap();
+    }
+    // The delays are up to five seconds; the last ones go four at a time.
+    let (asked, elapsed) = (store.asked.lock().len(), Instant::now() - (store.until - Duration::from_secs(20)));
+    assert!(elapsed <= Duration::from_secs(26), "{elapsed:?}");
+    // The budget: a fifth of 64 and ten a second, all others with the longest delays.
+    assert!(asked < 64 + 64 / 5 + 10 * 30 + 64 * 10, "{asked} requests");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_says_when_to_come_again_is_not_asked_before() {
+    let store = Busy::new(0, 20, Some(7));
+    over(&store, 10).head(&Key::from("k")).await.unwrap();
+    let asked = store.asked.lock().clone();
+    assert_eq!(asked.len(), 4);
+    asked.windows(2).for_each(|two| assert!(two[1] - two[0] >= Duration::from_secs(7), "{asked:?}"));
+    // One that says more than there is time is asked again as long as there is time.
+    let store = Busy::new(0, 20, Some(u8::MAX));
+    over(&store, 10).head(&Key::from("k")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_retries_a_refusal_ends_it() {
+    let store = Busy::new(0, 20, None);
+    assert_eq!(over(&store, 0).head(&Key::from("k")).await.unwrap_err().kind, ErrorKind::Throttled);
+    assert_eq!(store.asked.lock().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_controller_counts_the_requests_of_all() {
+    let store = Busy::new(1, 1_000_000, None);
+    let one = over(&store, 0);
+    let other = one.under(policy(0));
+    let heads = (0..64).map(|n| {
+        let store = if n % 2 == 0 { &one } else { &other };
+        async move { store.head(&Key::from("k")).await.unwrap_err() }
+    });
+    futures::future::join_all(heads).await;
+    assert_eq!((one.most_requests(), other.most_requests()), (32, 32));
+    // Of 64 more, 32 are there at a time.
+    let began = Instant::now();
+    let heads = (0..64).map(|_| async { one.head(&Key::from("k")).await.unwrap_err() });
+    futures::future::join_all(heads).await;
+    assert!(store.asked.lock().iter().filter(|at| **at == began).count() == 32);
 }
 
 #[tokio::test(start_paused = true)]

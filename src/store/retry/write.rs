@@ -15,7 +15,7 @@ use crate::store::{
 
 impl Retrying {
     pub(super) async fn put_once(&self, request: &PutRequest) -> Result<Written> {
-        let limit = Limit::Body(request.body.len() as u64);
+        let limit = Limit::Sent(request.body.len() as u64);
         // What an attempt has left there in place of the body that was sent is ours to replace, and nothing else is.
         let spoiled: Mutex<Option<ETag>> = Mutex::default();
         let attempt = || -> BoxFuture<'_, Result<Written>> {

@@ -74,7 +74,7 @@ fn store(
     let mut signer = Signer::new(base.as_str(), region.to_string(), credentials, options.requester_pays);
     signer.asks_sums = options.verify_reads;
     let signer = Arc::new(signer);
-    let pages = PageClient::new(http.clone(), options.stall_timeout, Tokens::Plain);
+    let pages = PageClient::new(http.clone(), options, Tokens::Plain);
     let lister = S3Lister::new(pages, Arc::clone(&signer), Arc::clone(&metrics));
     Ok(HttpStore::new(http, options, signer, lister, tags, metrics))
 }

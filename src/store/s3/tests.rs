@@ -85,6 +85,7 @@ async fn store(endpoint: &str, passwd: &Path, bucket: &str, metrics: Arc<Metrics
         endpoint: Some(endpoint.into()),
         region: Some("us-east-1".into()),
         credentials,
+        answer_timeout: Duration::from_secs(2),
         stall_timeout: Duration::from_secs(2),
         ..Options::default()
     };
@@ -110,6 +111,7 @@ async fn scripted(replies: &[String]) -> (Fake, Arc<dyn ObjectStore>) {
         endpoint: Some(server.address().to_string()),
         region: Some("us-east-1".into()),
         signature: Signature::None,
+        answer_timeout: Duration::from_millis(300),
         stall_timeout: Duration::from_millis(300),
         ..Options::default()
     };
@@ -289,6 +291,7 @@ async fn broken_connections_and_silence_are_retryable() {
         endpoint: Some(server.address().to_string()),
         signature: Signature::None,
         region: Some("us-east-1".into()),
+        answer_timeout: Duration::from_millis(300),
         stall_timeout: Duration::from_millis(300),
         ..Options::default()
     };

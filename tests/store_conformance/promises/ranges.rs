@@ -149,7 +149,7 @@ pub async fn whole_read_with_a_flipped_bit_is_read_again(bucket: Bucket) {
     let request = RangeRequest { key: key("a"), range: 0..meta.size, etag: meta.etag };
     let read = async || {
         let mut room = vec![0; body.len()];
-        windlass::store::get_checked(&*store, &request, &mut room, || {}).await.map(|()| room)
+        windlass::store::get_checked(&*store, &request, &mut room, |_| {}).await.map(|()| room)
     };
     proxy.flip_answers(1);
     assert!(read().await.unwrap() == body, "it is read again");

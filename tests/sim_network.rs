@@ -1,0 +1,292 @@
+//! Reads over links of all kinds and what happens on them, in virtual time: how fast they are again after it, what is fetched for what is read,
+//! and whether a program sees an error that it could have been spared.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::future::join_all;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use tokio::time::{Instant, sleep, sleep_until};
+use windlass::budget::{self, Budget};
+use windlass::metrics::Metrics;
+use windlass::reader::{Options, ReadError, Reader};
+use windlass::store::memory::{Bandwidth, Fault, Latency, Memory, Plan, Rule};
+use windlass::store::{
+    Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Policy, RangeRequest, RangeSink, Result, Retrying,
+};
+use windlass::units::ByteSize;
+
+const MIB: u64 = 1 << 20;
+
+/// What happens on the way or at the endpoint, once reads have run for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    Nothing,
+    /// One answer in a hundred ends early, all the time.
+    Cuts,
+    /// Nothing can be reached, and what was under way breaks.
+    Outage(Duration),
+    /// Each request is refused with 503.
+    Refusals(Duration),
+    /// A tenth of the requests that there were a second is taken, all others are refused with 503.
+    Tenth(Duration),
+    /// Requests are taken and never answered.
+    Silence(Duration),
+}
+
+impl Trouble {
+    fn lasts(self) -> Duration {
+        match self {
+            Self::Nothing | Self::Cuts => Duration::ZERO,
+            Self::Outage(time) | Self::Refusals(time) | Self::Tenth(time) | Self::Silence(time) => time,
+        }
+    }
+}
+
+/// A store behind a network that has its day.
+#[derive(Debug)]
+struct Network {
+    inner: Arc<Memory>,
+    trouble: Trouble,
+    round_trip: Duration,
+    begins: Instant,
+    /// Requests until it began, and those that were taken since.
+    before: AtomicUsize,
+    taken: AtomicUsize,
+    started: Instant,
+}
+
+impl Network {
+    fn is_in_trouble(&self) -> bool {
+        let now = Instant::now();
+        now >= self.begins && now < self.begins + self.trouble.lasts()
+    }
+
+    /// As many as a tenth of those of the time before in the time since.
+    fn takes_one_more(&self) -> bool {
+        let rate = self.before.load(Ordering::Relaxed) as f64 / (self.begins - self.started).as_secs_f64();
+        let allowed = 1.0 + self.begins.elapsed().as_secs_f64() * rate / 10.0;
+        let is_taken = (self.taken.load(Ordering::Relaxed) as f64) < allowed;
+        self.taken.fetch_add(usize::from(is_taken), Ordering::Relaxed);
+        is_taken
+    }
+}
+
+#[async_trait]
+impl ObjectStore for Network {
+    async fn head(&self, key: &Key) -> Result<ObjectMeta> {
+        self.inner.head(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> Result<ListPage> {
+        self.inner.list(request).await
+    }
+
+    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        let failed = |kind, message: &str| Err(Error::new(kind, Op::Get, &request.key, message));
+        if Instant::now() < self.begins {
+            self.before.fetch_add(1, Ordering::Relaxed);
+        }
+        if self.is_in_trouble() {
+            match self.trouble {
+                Trouble::Outage(_) => return failed(ErrorKind::Connect, "refused"),
+                Trouble::Refusals(_) => {
+                    sleep(self.round_trip).await;
+                    return failed(ErrorKind::Throttled, "slow down");
+                }
+                Trouble::Tenth(_) if !self.takes_one_more() => {
+                    sleep(self.round_trip).await;
+                    return failed(ErrorKind::Throttled, "slow down");
+                }
+                Trouble::Silence(_) => std::future::pending().await,
+                _ => {}
+            }
+        }
+        let breaks = matches!(self.trouble, Trouble::Outage(_)) && Instant::now() < self.begins;
+        tokio::select! {
+            biased;
+            result = self.inner.get_range(request, sink) => result,
+            () = sleep_until(self.begins), if breaks => failed(ErrorKind::Unavailable, "reset"),
+        }
+    }
+}
+
+/// Who reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    OneStream,
+    SixteenStreams,
+    /// Files of 256 KiB, sixteen at a time.
+    SmallFiles,
+}
+
+impl Load {
+    /// How many objects of which size to read `bytes`, and how many at a time.
+    fn objects(self, bytes: u64) -> (u64, u64, u64) {
+        match self {
+            Self::OneStream => (1, bytes, 1),
+            Self::SixteenStreams => (16, bytes / 16, 16),
+            Self::SmallFiles => ((bytes / (256 << 10)).max(16), 256 << 10, 16),
+        }
+    }
+}
+
+/// What a run showed.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    time: Duration,
+    /// Bytes fetched for one that is read.
+    fetched: f64,
+}
+
+/// A link.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    megabytes_a_second: u64,
+    round_trip: Duration,
+}
+
+impl Link {
+    fn rate(self) -> u64 {
+        self.megabytes_a_second * 1_000_000
+    }
+
+    /// Until then reads run undisturbed: time for the window to open, and for forty chunks on the slowest link.
+    fn undisturbed(self) -> Duration {
+        Duration::from_secs((160_000_000 / self.rate()).max(6))
+    }
+}
+
+/// A bucket behind a link, and who reads it.
+fn world(link: Link, trouble: Trouble) -> (Arc<Memory>, Reader) {
+    let bandwidth = Bandwidth { per_connection: None, total: Some(link.rate()) };
+    let memory = Arc::new(Memory::new(Plan { first_byte: Latency::Fixed(link.round_trip), bandwidth, seed: 1 }));
+    if trouble == Trouble::Cuts {
+        let random = Mutex::new(StdRng::seed_from_u64(7));
+        let one_in_a_hundred = move |_, _: &Key| random.lock().unwrap().random_ratio(1, 100);
+        memory.fault(Rule::new(Fault::Truncate { after: 100_000 }).op(Op::Get).when(one_in_a_hundred));
+    }
+    let started = Instant::now();
+    let network = Network {
+        inner: Arc::clone(&memory),
+        trouble,
+        round_trip: link.round_trip,
+        begins: started + link.undisturbed(),
+        before: AtomicUsize::new(0),
+        taken: AtomicUsize::new(0),
+        started,
+    };
+    let policy = Policy { retries: 10, request_timeout: Duration::from_secs(60), attempt_timeout: Duration::from_secs(10) };
+    let metrics = Arc::new(Metrics::default());
+    let store = Arc::new(Retrying::new(Arc::new(network), policy, Arc::clone(&metrics)));
+    let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::gib(1)) });
+    (memory, Reader::new(store, budget, metrics, Options::default(), Duration::from_secs(70)))
+}
+
+async fn run(link: Link, trouble: Trouble, load: Load) -> Run {
+    let (started, (memory, reader)) = (Instant::now(), world(link, trouble));
+    let warm = link.undisturbed();
+    let (objects, size, at_once) = load.objects(link.rate() * (2 * warm.as_secs() + 10));
+    (0..objects).for_each(|n| drop(memory.put_synthetic(format!("{n}"), size)));
+    let next = AtomicU64::new(0);
+    let worker = || async {
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            if n >= objects {
+                return;
+            }
+            let (handle, content) = (reader.open(&memory.meta(format!("{n}")).unwrap()), memory.synthetic(format!("{n}")).unwrap());
+            for offset in (0..size).step_by(MIB as usize) {
+                let data = handle.read(1, offset, MIB as usize).await;
+                let data = data.unwrap_or_else(|error: ReadError| panic!("{link:?}, {trouble:?}, {load:?}: {error}"));
+                let first = data.slices().next().unwrap();
+                assert!(content.matches(offset, &first[..first.len().min(64)]), "other bytes at {offset}");
+            }
+        }
+    };
+    join_all((0..at_once).map(|_| worker())).await;
+    Run { time: started.elapsed(), fetched: memory.delivered_bytes() as f64 / (objects * size) as f64 }
+}
+
+/// Reads over all of these links, with all that may happen there: no read fails, and the whole takes as long as where nothing happens, the trouble
+/// and ten seconds more; for what comes after that nine tenths of the throughput are enough. The rounds in which the requests at a time become
+/// more again take the longer the farther the endpoint is.
+async fn all_links(rates: &[u64], load: Load) {
+    let mut failed = Vec::new();
+    for &megabytes_a_second in rates {
+        for round_trip in [1, 50, 300] {
+            let link = Link { megabytes_a_second, round_trip: Duration::from_millis(round_trip) };
+            let usual = run(link, Trouble::Nothing, load).await;
+            for trouble in TROUBLES {
+                let shown = run(link, trouble, load).await;
+                let lost = shown.time.saturating_sub(usual.time).saturating_sub(trouble.lasts());
+                let line = format!(
+                    "{load:?}, {megabytes_a_second} MB/s, {round_trip} ms, {trouble:?}: {lost:.1?} more than {:.1?} and the trouble, fetched/read {:.3}",
+                    usual.time, shown.fetched
+                );
+                println!("{line}");
+                let most = if trouble == Trouble::Cuts { 1.1 } else { 1.05 };
+                let rest = usual.time.saturating_sub(link.undisturbed());
+                if lost > Duration::from_secs(10) + 20 * link.round_trip + rest / 9 || shown.fetched > most {
+                    failed.push(line);
+                }
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+const TWENTY: Duration = Duration::from_secs(20);
+const TROUBLES: [Trouble; 5] =
+    [Trouble::Cuts, Trouble::Outage(TWENTY), Trouble::Refusals(TWENTY), Trouble::Tenth(TWENTY), Trouble::Silence(TWENTY)];
+
+#[tokio::test(start_paused = true)]
+async fn one_stream_over_slow_links() {
+    all_links(&[1, 5, 50], Load::OneStream).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_stream_over_a_fast_link() {
+    all_links(&[500], Load::OneStream).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn sixteen_streams() {
+    all_links(&[1, 5, 50], Load::SixteenStreams).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn small_files() {
+    all_links(&[1, 5, 50], Load::SmallFiles).await;
+}
+
+/// Longer than any request may take: reads fail when that is over, with what the store said, and go on when it is there again.
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_five_minutes_is_told_and_ends_with_itself() {
+    for trouble in [Trouble::Outage, Trouble::Refusals, Trouble::Silence].map(|trouble| trouble(15 * TWENTY)) {
+        let link = Link { megabytes_a_second: 50, round_trip: Duration::from_millis(50) };
+        let (started, (memory, reader)) = (Instant::now(), world(link, trouble));
+        memory.put_synthetic("a", 64 << 30);
+        let handle = reader.open(&memory.meta("a").unwrap());
+        let (mut offset, mut failures) = (0, Vec::new());
+        while started.elapsed() < link.undisturbed() + trouble.lasts() + Duration::from_secs(60) {
+            match handle.read(1, offset, MIB as usize).await {
+                Ok(_) => offset += MIB,
+                Err(error) => {
+                    failures.push((started.elapsed(), error));
+                    // A program that tries again.
+                    sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+        let (first, error) = failures.first().expect("five minutes are too long to hide");
+        assert!(*first >= link.undisturbed() + Duration::from_secs(55), "{trouble:?}: {error} after {first:?}");
+        let (last, _) = failures.last().unwrap();
+        assert!(*last <= link.undisturbed() + trouble.lasts() + Duration::from_secs(10), "{trouble:?}: the last failure after {last:?}");
+        let bytes = offset as f64 / MIB as f64;
+        assert!(bytes > 50.0 * 40.0, "{trouble:?}: {bytes} MiB read, the last failure after {last:?}");
+    }
+}
