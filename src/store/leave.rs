@@ -7,11 +7,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
+use tokio::time::sleep;
 
 /// Bytes of the name of an interface, with the zero at its end (IFNAMSIZ in net/if.h).
 const INTERFACE_BYTES: usize = 16;
+
+/// An address has so long before the next one is tried beside it (RFC 8305, section 5).
+const NEXT_AFTER: Duration = Duration::from_millis(250);
 
 /// One way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,23 +94,51 @@ impl Clients {
     }
 }
 
-/// A connection to `host`, through `exit` when there is one.
+/// A connection to `host`, through `exit` when there is one: to the first of its addresses that answers (RFC 8305).
 pub(super) async fn connect(host: &str, port: u16, exit: Option<&Exit>) -> io::Result<TcpStream> {
-    let Some(exit) = exit else { return TcpStream::connect((host, port)).await };
-    let mut failure = io::Error::new(io::ErrorKind::AddrNotAvailable, format!("{host} has no address that {exit} can reach"));
-    for address in lookup_host((host, port)).await? {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        match exit {
-            Exit::Address(from) if from.is_ipv4() == address.is_ipv4() => socket.bind(SocketAddr::new(*from, 0))?,
-            Exit::Address(_) => continue,
-            Exit::Interface(name) => socket.bind_device(Some(name.as_bytes()))?,
+    let failure = || match exit {
+        Some(exit) => io::Error::new(io::ErrorKind::AddrNotAvailable, format!("{host} has no address that {exit} can reach")),
+        None => io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address")),
+    };
+    let leads_there = |address: &SocketAddr| !matches!(exit, Some(Exit::Address(from)) if from.is_ipv4() != address.is_ipv4());
+    let addresses: Vec<_> = lookup_host((host, port)).await?.filter(leads_there).collect();
+    first_of(in_turns(addresses), exit).await.unwrap_or_else(|| Err(failure()))
+}
+
+/// The families in turns, that of the first one first: where one of them leads nowhere, the other is not far.
+fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let first = addresses.first().map(SocketAddr::is_ipv4);
+    let (one, other): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address: &SocketAddr| Some(address.is_ipv4()) == first);
+    (0..one.len().max(other.len())).flat_map(|n| [one.get(n), other.get(n)]).flatten().copied().collect()
+}
+
+/// The first connection that is there, or the last failure; nothing without addresses. An address that has not answered for a moment keeps its
+/// chance while the next one is tried.
+async fn first_of(addresses: Vec<SocketAddr>, exit: Option<&Exit>) -> Option<io::Result<TcpStream>> {
+    let (mut left, mut trying, mut failure) = (addresses.into_iter(), FuturesUnordered::new(), None);
+    trying.extend(left.next().map(|address| connect_to(address, exit)));
+    loop {
+        tokio::select! {
+            biased;
+            Some(tried) = trying.next() => match tried {
+                Ok(stream) => return Some(Ok(stream)),
+                Err(error) => failure = Some(Err(error)),
+            },
+            () = sleep(NEXT_AFTER), if left.len() > 0 => {}
+            else => return failure,
         }
-        match socket.connect(address).await {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failure = error,
-        }
+        trying.extend(left.next().map(|address| connect_to(address, exit)));
     }
-    Err(failure)
+}
+
+async fn connect_to(address: SocketAddr, exit: Option<&Exit>) -> io::Result<TcpStream> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    match exit {
+        Some(Exit::Address(from)) => socket.bind(SocketAddr::new(*from, 0))?,
+        Some(Exit::Interface(name)) => socket.bind_device(Some(name.as_bytes()))?,
+        None => {}
+    }
+    socket.connect(address).await
 }
 
 #[cfg(test)]
@@ -147,6 +182,40 @@ mod tests {
             clients.next().get(server.url("/")).send().await.unwrap();
         }
         assert_eq!(server.peers(), [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 2]].map(IpAddr::from));
+    }
+
+    /// A socket that answers no SYN any more: what it holds back is full.
+    async fn silent() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut held = Vec::new();
+        while let Ok(stream) = tokio::time::timeout(Duration::from_millis(500), TcpStream::connect(address)).await {
+            held.push(stream.unwrap());
+        }
+        (listener, held, address)
+    }
+
+    #[tokio::test]
+    async fn an_address_that_does_not_answer_does_not_hide_the_next_one() {
+        let (_listener, _held, black_hole) = silent().await;
+        let alive = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let alive = alive.local_addr().map(|address| (address, alive)).unwrap();
+        // One that refuses goes on to the next one at once.
+        let refuses = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let stream = first_of(vec![black_hole, refuses, alive.0], None).await.unwrap().unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), alive.0);
+        assert_eq!(first_of(vec![refuses, refuses], None).await.unwrap().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert!(first_of(Vec::new(), None).await.is_none());
+    }
+
+    #[test]
+    fn families_are_tried_in_turns() {
+        let addresses = |all: &[&str]| all.iter().map(|address| address.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        let all = addresses(&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "2.2.2.2:1"]);
+        assert_eq!(in_turns(all), addresses(&["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1", "[::3]:1"]));
+        assert_eq!(in_turns(Vec::new()), []);
     }
 
     #[tokio::test]
