@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, UNIX_EPOCH};
 
 use futures::future::join_all;
-use tokio::time::{Instant, advance, sleep};
+use tokio::time::{Instant, advance, sleep, timeout};
 use windlass::store::memory::{Fault, Latency, Memory, Outcome, Plan, Rule};
 use windlass::store::{ErrorKind, Headers, Key, Op, SYMLINK_SIZE};
 use windlass::vfs::{Attr, DirHandle, Entry, Error, Inode, Kind, Names, Options, PosixAttributes};
@@ -260,6 +260,23 @@ async fn objects_are_asked_for_attributes_only_in_directories_that_say_that_they
     assert_eq!(modes(&names, &["empty"], true).await, without);
     advance(options.stat_cache_ttl).await;
     assert_eq!(modes(&names, &["empty"], true).await, with);
+}
+
+/// Who creates a file looks its name up before, and the kernel lets nobody else create in that directory meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_name_that_is_not_listed_is_absent_before_the_head_for_its_attributes_is_answered() {
+    let store = bucket(&["marked/", "marked/x"]);
+    let metadata = [("windlass-entries".to_owned(), "attributes".to_owned())].into();
+    store.set_headers("marked/", Headers { metadata, ..Headers::default() });
+    let names = names_with(&store, Options { posix_attributes: PosixAttributes::Auto, ..Options::default() });
+    let marked = ino(&names, "marked").await;
+    assert_eq!(names.lookup(marked, b"x").await.expect("there").attr.kind, Kind::File);
+    store.set_plan(Plan { first_byte: Latency::Fixed(Duration::from_millis(10)), ..Plan::default() });
+    let _never_answered = store.hold(Op::Head, "marked/y");
+    requests(&store);
+    let looked_up = timeout(Duration::from_secs(1), names.lookup(marked, b"y")).await.expect("the listing is enough");
+    assert!(matches!(looked_up, Err(Error::NotFound)));
+    assert_eq!(requests(&store), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,8 +2,11 @@
 //! It knows no inodes. Invariant: only an answer of the store becomes a fact; a request that failed for another
 //! reason than absence is returned as it is and leaves nothing behind.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use futures::future::{Either, select};
 use tokio::join;
 use tokio::time::Instant;
 
@@ -77,20 +80,26 @@ impl Probe {
                 let directory = path.join(b"/");
                 let asked = Instant::now();
                 let listing = async {
-                    match cache.carries(directory_of(&path).as_bytes()) == Some(true) || no_listing.load(Relaxed) {
-                        // Nothing: attributes are kept where only a HEAD sees them.
+                    match no_listing.load(Relaxed) {
                         true => Ok(Told::default()),
                         false => told(&*store, &path, &directory, &no_listing).await,
                     }
                 };
-                let (told, carries) = join!(listing, carries);
-                let (told, carries) = (told?, carries?);
+                let (told, carries, seen) = if cache.carries(directory_of(&path).as_bytes()) == Some(true) {
+                    // Attributes are kept where only a HEAD sees them.
+                    let (told, object) = told_and_seen(listing, facts(&*store, &cache, &path, true)).await?;
+                    (told, true, object)
+                } else {
+                    let (told, carries) = join!(listing, carries);
+                    (told?, carries?, None)
+                };
                 let object = async {
-                    match told.object {
-                        Some(None) => Ok(None),
+                    match (told.object, seen) {
+                        (Some(None), _) => Ok(None),
+                        (_, Some(object)) => there(object),
                         // Who asks for one name wants to open it or to change it: that takes its version, which some stores do not list.
-                        Some(Some(meta)) if !carries && !meta.etag.as_str().is_empty() => there(more(&*store, &cache, meta).await),
-                        None | Some(Some(_)) => there(facts(&*store, &cache, &path, carries).await),
+                        (Some(Some(meta)), _) if !carries && !meta.etag.as_str().is_empty() => there(more(&*store, &cache, meta).await),
+                        (None | Some(Some(_)), None) => there(facts(&*store, &cache, &path, carries).await),
                     }
                 };
                 let below = async {
@@ -257,6 +266,22 @@ impl Told {
         }
         let known = |found: Option<ObjectMeta>, passed| (passed || found.is_some()).then_some(found);
         Self { object: known(object, passed.0), below: known(below, passed.1) }
+    }
+}
+
+/// What a listing tells, and what a HEAD beside it sees. Who creates a file asks for its name before: a listing without it is answer enough,
+/// and the HEAD is not waited for.
+async fn told_and_seen(
+    listing: impl Future<Output = store::Result<Told>>,
+    head: impl Future<Output = store::Result<FileFacts>>,
+) -> store::Result<(Told, Option<store::Result<FileFacts>>)> {
+    match select(pin!(listing), pin!(head)).await {
+        Either::Left((told, head)) => {
+            let told = told?;
+            let seen = if told.object == Some(None) { None } else { Some(head.await) };
+            Ok((told, seen))
+        }
+        Either::Right((seen, listing)) => Ok((listing.await?, Some(seen))),
     }
 }
 
