@@ -276,6 +276,20 @@ async fn a_hundred_readers_in_a_small_budget_never_fail() {
     assert_eq!(sim.budget.leased_bytes(), 0);
 }
 
+/// Who waits for memory takes it from who can spare it, and not from all others until its own comes.
+#[tokio::test(start_paused = true)]
+async fn readers_that_wait_for_memory_have_nothing_fetched_twice() {
+    for (readers, mib) in [(32, 64), (64, 64), (100, 256)] {
+        let sim = sim(cloud(), ByteSize::mib(mib), Options::default());
+        let keys: Vec<String> = (0..readers).map(|i| format!("file-{i}")).collect();
+        let handles: Vec<_> = keys.iter().map(|key| sim.open(key, 32 * MIB)).collect();
+        join_all(keys.iter().zip(&handles).map(|(key, handle)| sim.read_all(handle, key, 1, MIB))).await;
+        let bytes: u64 = sim.gets().iter().map(|get| get.delivered).sum();
+        let times = bytes as f64 / (readers * 32 * MIB) as f64;
+        assert!(times <= 1.05, "{readers} readers in {mib} MiB: {times:.3} bytes fetched for one that is read");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn handles_that_hold_a_chunk_and_stop_do_not_starve_the_others() {
     let sim = sim(cloud(), ByteSize::mib(64), fixed(32));

@@ -150,6 +150,8 @@ pub struct Metrics {
     pub retries: Counter,
     /// Answers that asked to slow down.
     pub throttled: Counter,
+    /// Times that the endpoint took no checksum, no condition or no request for many deletes, and was written to without for a while.
+    pub refused_features: Counter,
     /// Data GETs sent beside or after one that was late.
     pub hedged_requests: Counter,
     /// Fetches given up because nobody wanted their bytes any more.

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use http::{HeaderMap, header};
 use serde::Deserialize;
 
-use super::{Error, ErrorKind, Key, Op};
+use super::{Error, ErrorKind, Key, Op, reach};
 
 /// Longest message taken over from a store, so that a log line stays a line.
 const MESSAGE_LIMIT: usize = 240;
@@ -174,6 +174,8 @@ pub(super) fn transport(op: Op, key: &Key, error: &reqwest::Error) -> Error {
         return Error::new(ErrorKind::Malformed, op, key, NOT_HTTP);
     }
     let kind = match () {
+        // The next one shows the same certificate.
+        () if reach::is_untrusted(error) => ErrorKind::Malformed,
         () if error.is_timeout() && error.is_connect() => ErrorKind::Connect,
         () if error.is_timeout() => ErrorKind::Timeout,
         () if error.is_connect() => ErrorKind::Connect,

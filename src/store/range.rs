@@ -11,11 +11,11 @@ mod url;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header;
 use hyper_util::client::proxy::matcher::Matcher;
+use moka::sync::Cache;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::answer::{self, Answer};
@@ -36,13 +36,18 @@ pub use self::url::Urls;
 /// An error document is a few hundred bytes; what is longer is not one.
 const ERROR_BODY_LIMIT: usize = 64 << 10;
 
+/// A host that answers in an odd form is asked through the library for so long.
+const ODD_FOR: Duration = Duration::from_mins(10);
+
+const MOST_ODD_HOSTS: u64 = 64;
+
 /// The HTTP client of the data path.
 #[derive(Clone, Debug)]
 pub(super) struct RangeClient {
     http: Clients,
     plain: plain::Client,
-    /// The store sends ranges in a form that `plain` does not read.
-    library_only: Arc<AtomicBool>,
+    /// Hosts that lately sent a range in a form that `plain` does not read.
+    library_only: Cache<String, ()>,
     answer_timeout: Duration,
     stall_timeout: Duration,
     allowed: AllowList,
@@ -62,7 +67,7 @@ impl RangeClient {
         Self {
             http,
             plain: plain::Client::new(proxies, options.connect_timeout, &options.exits, Arc::clone(&metrics)),
-            library_only: Arc::default(),
+            library_only: Cache::builder().max_capacity(MOST_ODD_HOSTS).time_to_live(ODD_FOR).build(),
             answer_timeout: options.answer_timeout,
             stall_timeout: options.stall_timeout,
             allowed: AllowList::new(&options.redirect_hosts),
@@ -155,12 +160,13 @@ impl RangeClient {
         headers.extend(conditions.0.clone());
         let mut attempt = self.metrics.attempt(RequestKind::Get);
         let sent = async {
-            if !self.library_only.load(Ordering::Relaxed) && self.plain.takes(&target.url) {
+            let host = target.url.host_str().unwrap_or_default();
+            if self.plain.takes(&target.url) && !self.library_only.contains_key(host) {
                 let response = self.plain.get(&target.url, &headers).await.map_err(|failure| lost(key, &failure))?;
                 if response.left().is_some() || !response.status().is_success() {
                     return Ok(Source::Plain(response));
                 }
-                self.library_only.store(true, Ordering::Relaxed);
+                self.library_only.insert(host.to_owned(), ());
                 attempt.on_head(response.status().as_u16());
                 attempt = self.metrics.attempt(RequestKind::Get);
             }

@@ -160,6 +160,11 @@ fn tls<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::E
     }
 }
 
+/// Whether the other side showed a certificate that is not accepted.
+pub(super) fn is_untrusted(error: &reqwest::Error) -> bool {
+    matches!(tls(error), Some(rustls::Error::InvalidCertificate(_)))
+}
+
 fn silence(error: &reqwest::Error) -> Silence {
     match tls(error) {
         Some(rustls::Error::InvalidCertificate(reason)) => Silence::Untrusted(reason.to_string()),

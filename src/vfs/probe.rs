@@ -2,11 +2,8 @@
 //! It knows no inodes. Invariant: only an answer of the store becomes a fact; a request that failed for another
 //! reason than absence is returned as it is and leaves nothing behind.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
-use futures::future::{Either, select};
 use tokio::join;
 use tokio::time::Instant;
 
@@ -19,7 +16,7 @@ use super::hidden::Hidden;
 use super::listing::FileFacts;
 use super::posix;
 use super::stat_cache::StatCache;
-use crate::store::{self, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, SYMLINK_SIZE};
+use crate::store::{self, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, SYMLINK_SIZE};
 
 type Answers = Flights<Result<Fact>>;
 
@@ -87,7 +84,7 @@ impl Probe {
                 };
                 let (told, carries, seen) = if cache.carries(directory_of(&path).as_bytes()) == Some(true) {
                     // Attributes are kept where only a HEAD sees them.
-                    let (told, object) = told_and_seen(listing, facts(&*store, &cache, &path, true)).await?;
+                    let (told, object) = told_and_seen(listing, store.clone(), &path).await?;
                     (told, true, object)
                 } else {
                     let (told, carries) = join!(listing, carries);
@@ -270,19 +267,20 @@ impl Told {
 }
 
 /// What a listing tells, and what a HEAD beside it sees. Who creates a file asks for its name before: a listing without it is answer enough,
-/// and the HEAD is not waited for.
+/// and the HEAD is not waited for. It comes to its end all the same: a request that is dropped takes its connection with it.
 async fn told_and_seen(
     listing: impl Future<Output = store::Result<Told>>,
-    head: impl Future<Output = store::Result<FileFacts>>,
+    store: Arc<dyn ObjectStore>,
+    path: &Key,
 ) -> store::Result<(Told, Option<store::Result<FileFacts>>)> {
-    match select(pin!(listing), pin!(head)).await {
-        Either::Left((told, head)) => {
-            let told = told?;
-            let seen = if told.object == Some(None) { None } else { Some(head.await) };
-            Ok((told, seen))
-        }
-        Either::Right((seen, listing)) => Ok((listing.await?, Some(seen))),
+    let key = path.clone();
+    let head = tokio::spawn(async move { store.details(&key).await });
+    let told = listing.await?;
+    if told.object == Some(None) {
+        return Ok((told, None));
     }
+    let details = head.await.unwrap_or_else(|_| Err(store::Error::panicked(Op::Head, path)));
+    Ok((told, Some(details.map(|details| posix::facts(&details, true)))))
 }
 
 async fn told(store: &dyn ObjectStore, path: &Key, directory: &Key, no_listing: &AtomicBool) -> store::Result<Told> {

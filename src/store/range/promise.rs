@@ -55,7 +55,7 @@ pub(super) fn check(status: StatusCode, headers: &HeaderMap, length: Option<u64>
         StatusCode::OK if start == 0 => {}
         status => {
             let message = format!("asked for bytes {start}-{}, the answer is not partial", end - 1);
-            return Err(answered(ErrorKind::Corrupt, &request.key, status, message));
+            return Err(answered(ErrorKind::Malformed, &request.key, status, message));
         }
     }
     if etag.is_none() {
@@ -64,7 +64,9 @@ pub(super) fn check(status: StatusCode, headers: &HeaderMap, length: Option<u64>
     match length {
         Some(length) if length != end - start => {
             let message = format!("asked for {} bytes, the answer has {length}", end - start);
-            Err(answered(ErrorKind::Corrupt, &request.key, status, message))
+            // Who does not know ranges answers the next one so, too.
+            let kind = if status == StatusCode::OK { ErrorKind::Malformed } else { ErrorKind::Corrupt };
+            Err(answered(kind, &request.key, status, message))
         }
         _ => Ok(()),
     }
@@ -141,7 +143,7 @@ mod tests {
             (206, "\"v1\"", "bytes 10-18/100", Some(9), Some(ErrorKind::Corrupt)),
             (206, "\"v1\"", "bytes 10-19/15", Some(10), Some(ErrorKind::Corrupt)),
             (206, "\"v1\"", whole, Some(9), Some(ErrorKind::Corrupt)),
-            (200, "\"v1\"", "", Some(10), Some(ErrorKind::Corrupt)),
+            (200, "\"v1\"", "", Some(10), Some(ErrorKind::Malformed)),
         ] {
             let checked = check(StatusCode::from_u16(status).unwrap(), &headers(etag, range), length, &request());
             assert_eq!(checked.err().map(|error| error.kind), expected, "{status} {etag} {range} {length:?}");

@@ -2,9 +2,11 @@
 //! is not taken as a header is asked for before the write. Bodies are compared with what the answer tells of them. Invariant: a condition that
 //! the endpoint cannot check is checked by a HEAD, never dropped; and a body that the store has otherwise than it was sent is an error.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::digests::{Digests, Extra, content_md5, md5_of};
@@ -15,6 +17,24 @@ use super::{Call, HASHED_HERE, Reply, Requests, off_the_runtime};
 use crate::store::{Body, Condition, Dialect, Error, ErrorKind, Headers, Key, Op, PartChecksum, Result, Upload, UploadChecksum};
 
 pub(super) const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
+
+/// What was refused once is tried again after this: what could not do it may have been a proxy, or one server of many.
+const TRIED_AGAIN_AFTER: Duration = Duration::from_mins(10);
+
+/// Something that not every endpoint takes. It is sent until it is refused, and not for a while then.
+#[derive(Debug, Default)]
+pub(super) struct Feature(Mutex<Option<Instant>>);
+
+impl Feature {
+    pub fn is_taken(&self) -> bool {
+        self.0.lock().is_none_or(|refused| refused.elapsed() >= TRIED_AGAIN_AFTER)
+    }
+
+    /// Whether that was the first time.
+    fn on_refused(&self, now: Instant) -> bool {
+        self.0.lock().replace(now).is_none()
+    }
+}
 
 /// A body on its way.
 #[derive(Debug)]
@@ -69,7 +89,7 @@ impl Requests {
         loop {
             let was_weak = self.are_weak();
             let mut headers = self.condition(op, key, condition).await?;
-            let (conditional, md5s) = (!headers.is_empty(), self.md5s.load(Relaxed));
+            let (conditional, md5s) = (!headers.is_empty(), self.md5s.is_taken());
             let digests = match sent {
                 Some(sent) => Some(self.protect(sent, &mut headers).await),
                 None => None,
@@ -86,25 +106,22 @@ impl Requests {
                 Err(error) => error,
             };
             if has_md5 && md5s && refuses_md5(&error) {
-                warn!(%error, "the endpoint takes no Content-MD5, going on without");
-                self.md5s.store(false, Relaxed);
+                self.without(&self.md5s, &error, "the endpoint takes no Content-MD5, going on without");
             } else if has_sum && refuses_checksums(&error) {
                 if self.upload_checksum != UploadChecksum::Auto {
                     return Err(Error { message: format!("{}: set --upload-checksum to auto", error.message), ..error });
                 }
-                warn!(%error, "the endpoint takes no CRC64NVME, going on without");
-                self.checksums.store(false, Relaxed);
+                self.without(&self.checksums, &error, "the endpoint takes no CRC64NVME, going on without");
                 if matches!(op, Op::UploadPart | Op::CompleteUpload) {
                     return Err(Error { kind: ErrorKind::ChecksumRefused, ..error });
                 }
             } else if conditional && is_versioned(op, condition, &error) && self.turns_out_weak(key, was_weak).await {
                 debug!(%error, "the endpoint weakens its ETags: looking before each write that replaces a version");
             } else if conditional && op == Op::Delete && lacks_conditions(&error) {
-                debug!(%error, "the endpoint knows no conditional deletes: looking before each instead");
-                self.conditional_deletes.store(false, Relaxed);
+                self.without(&self.conditional_deletes, &error, "the endpoint knows no conditional deletes: looking before each instead");
             } else if conditional && self.dialect == Dialect::S3 && lacks_conditions(&error) {
-                warn!(%error, "the endpoint knows no conditional writes: looking before each instead, which leaves a gap between the two");
-                self.conditions.store(false, Relaxed);
+                let what = "the endpoint knows no conditional writes: looking before each instead, which leaves a gap between the two";
+                self.without(&self.conditions, &error, what);
             } else {
                 return Err(meaning(error, condition));
             }
@@ -112,7 +129,17 @@ impl Requests {
     }
 
     pub(super) fn sends_checksums(&self) -> bool {
-        self.checksums.load(Relaxed)
+        self.dialect == Dialect::S3 && self.checksums.is_taken()
+    }
+
+    /// Goes on without `feature`, which the endpoint has just refused.
+    pub(super) fn without(&self, feature: &Feature, error: &Error, what: &'static str) {
+        self.metrics.refused_features.add(1);
+        if feature.on_refused(Instant::now()) {
+            warn!(%error, "{what}; it is tried again every {} minutes", TRIED_AGAIN_AFTER.as_secs() / 60);
+        } else {
+            debug!(%error, "{what}");
+        }
     }
 
     /// The sum that is sent with objects, and that uploads are begun with.
@@ -181,7 +208,7 @@ impl Requests {
             };
             headers.insert(self.names.checksum(sum), value);
         }
-        if let Some(md5) = digests.md5.filter(|_| self.md5s.load(Relaxed)) {
+        if let Some(md5) = digests.md5.filter(|_| self.md5s.is_taken()) {
             headers.insert(CONTENT_MD5, content_md5(md5));
         }
         digests
@@ -268,8 +295,8 @@ impl Requests {
                 headers.insert(self.names.vendor("forbid-overwrite"), HeaderValue::from_static("true"));
             }
             (Dialect::Oss, Condition::Is(_)) => look = true,
-            (Dialect::S3, _) if !self.conditions.load(Relaxed) => look = true,
-            (Dialect::S3, _) if op == Op::Delete && !self.conditional_deletes.load(Relaxed) => look = true,
+            (Dialect::S3, _) if !self.conditions.is_taken() => look = true,
+            (Dialect::S3, _) if op == Op::Delete && !self.conditional_deletes.is_taken() => look = true,
             (Dialect::S3, Condition::Is(etag)) if etag.is_weak() || self.tags.are_weak() => look = true,
             (Dialect::S3, Condition::Absent) => {
                 headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
@@ -342,6 +369,19 @@ fn meaning(error: Error, condition: &Condition) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_refused_is_tried_again_after_a_while() {
+        let feature = Feature::default();
+        assert!(feature.is_taken());
+        assert!(feature.on_refused(Instant::now()));
+        tokio::time::advance(TRIED_AGAIN_AFTER - Duration::from_secs(1)).await;
+        assert!(!feature.is_taken());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(feature.is_taken());
+        assert!(!feature.on_refused(Instant::now()), "it is told once");
+        assert!(!feature.is_taken());
+    }
 
     fn error(status: u16, code: &str, kind: ErrorKind, message: &str) -> Error {
         Error { status: Some(status), code: Some(code.into()), ..Error::new(kind, Op::Put, &"k".into(), message) }

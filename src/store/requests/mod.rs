@@ -15,7 +15,6 @@ mod uploads;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,6 +23,7 @@ use reqwest::Response;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use self::adapt::Feature;
 use self::attributes::Telling;
 use self::body::{Leaving, Watched};
 use self::digests::{Acknowledging, Digests, Extra};
@@ -89,20 +89,19 @@ pub(super) struct Requests {
     verifies_reads: bool,
     metrics: Arc<Metrics>,
     upload_checksum: UploadChecksum,
-    /// S3: checksums are sent and asked for; not any more once the endpoint refused one that nobody had chosen.
-    checksums: AtomicBool,
-    /// Content-MD5 is sent; not any more once the endpoint refused it.
-    md5s: AtomicBool,
+    /// S3: checksums that nobody has chosen, sent and asked for.
+    checksums: Feature,
+    /// Content-MD5.
+    md5s: Feature,
     acknowledging: Acknowledging,
     tags: Arc<Tags>,
     /// Held while it is found out what the tags are.
     probing: tokio::sync::Mutex<()>,
-    /// S3: conditions are sent; not any more once the endpoint said that it has none.
-    conditions: AtomicBool,
-    /// One request deletes many objects; not any more once the endpoint refused it.
-    deletes_many: AtomicBool,
-    /// It may know conditions of deletes.
-    conditional_deletes: AtomicBool,
+    /// S3: conditions of writes, and of deletes.
+    conditions: Feature,
+    conditional_deletes: Feature,
+    /// One request that deletes many objects.
+    deletes_many: Feature,
     telling: Telling,
 }
 
@@ -164,14 +163,14 @@ impl Requests {
             verifies_reads: options.verify_reads,
             metrics,
             upload_checksum: options.upload_checksum,
-            checksums: AtomicBool::new(options.dialect == Dialect::S3),
-            md5s: AtomicBool::new(true),
+            checksums: Feature::default(),
+            md5s: Feature::default(),
             acknowledging: Acknowledging::default(),
             tags,
             probing: tokio::sync::Mutex::default(),
-            conditions: AtomicBool::new(true),
-            deletes_many: AtomicBool::new(true),
-            conditional_deletes: AtomicBool::new(true),
+            conditions: Feature::default(),
+            conditional_deletes: Feature::default(),
+            deletes_many: Feature::default(),
             telling: Telling::default(),
         }
     }

@@ -1,8 +1,6 @@
 //! Whole objects: their details, PUT, copy, DELETE, symbolic links. Invariant: the checksum that the store tells of what it took
 //! is that of what was sent, or the write is an error.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use futures::future::try_join;
 use futures::{FutureExt, StreamExt, TryFutureExt, stream};
 use http::{HeaderMap, HeaderValue, Method, header};
@@ -203,13 +201,16 @@ impl Requests {
         let (named, odd): (Vec<&Key>, Vec<&Key>) = keys.iter().partition(|key| deletion::can_name(key));
         let mut left = Vec::new();
         let mut one_by_one = odd;
-        if !named.is_empty() && self.deletes_many.load(Relaxed) {
+        if !named.is_empty() && self.deletes_many.is_taken() {
             match self.delete_named(&named).await {
                 Ok(refused) => left = refused,
                 // It knows no such request, or allows none.
                 Err(error) if matches!(error.kind, ErrorKind::Invalid | ErrorKind::AccessDenied | ErrorKind::NotFound) => {
-                    tracing::debug!(%error, "objects are deleted one by one from now on");
-                    self.deletes_many.store(false, Relaxed);
+                    self.without(
+                        &self.deletes_many,
+                        &error,
+                        "the endpoint takes no request for many deletes: objects are deleted one by one",
+                    );
                     one_by_one.extend(named);
                 }
                 Err(error) => return Err(error),
