@@ -400,7 +400,11 @@ async fn objects_and_chunks_of_any_size_come_to_be_on_the_disk_to_the_last_byte(
             } else {
                 first.read_all("k").await;
             }
-            assert_eq!(first.fetched(), size, "chunks of {chunk_size}");
+            // Where chunks are no multiple of pieces, two of them share one, and the disk may not have it yet when one goes from memory: seldom
+            // one chunk is fetched again.
+            let again = if chunk_size.is_multiple_of(PIECE) { 0 } else { chunk_size.next_multiple_of(PIECE) };
+            let fetched = first.fetched();
+            assert!((size..=size + again).contains(&fetched), "{fetched} bytes for {size} in chunks of {chunk_size}");
             assert!(first.holds("k"), "an object of {size}, chunks of {chunk_size}, warm: {warms}");
             drop(first);
             let second = start();
