@@ -20,7 +20,7 @@ use super::gate::Gate;
 use super::landing::{Landed, Landing, piece};
 use super::plan::{Parallel, Plan};
 use super::stream::check;
-use super::target::{Target, keep_names};
+use super::target::{Target, fits, keep_names};
 use super::{Error, OnBytes, Result};
 use crate::budget::Budget;
 use crate::store::{
@@ -41,6 +41,8 @@ pub struct Getting {
     /// Which bucket, for those who go on with it.
     pub location: String,
     pub checkpoints: Option<PathBuf>,
+    /// What a link at the place of the file leads to is replaced, and not the link.
+    pub follows_links: bool,
     /// None: as fast as it gets.
     pub bandwidth: Option<Arc<Bandwidth>>,
     /// Told of bytes that were written.
@@ -114,6 +116,8 @@ pub async fn get(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path)
 
 async fn get_once(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path, before: Option<&Mismatch>) -> Result<Got> {
     let meta = &wanted.meta;
+    // Before anything grows with it: the size is what a store says.
+    block_in_place(|| fits(path, range.end - range.start))?;
     let parts = how.plan.cut(range.clone());
     // Nothing has no sum to be compared.
     let sum = match &wanted.sum {
@@ -133,7 +137,7 @@ async fn get_once(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path
     };
     let mut fetched = block_in_place(|| checkpoints.map(open).transpose())?;
     let name = fetched.as_ref().map(|fetched| &*fetched.name);
-    let target = block_in_place(|| Target::open(path, range.end - range.start, name))?;
+    let target = block_in_place(|| Target::open(path, range.end - range.start, name, how.follows_links))?;
     if let Some(fetched) = &mut fetched {
         block_in_place(|| fetched.verify(&target.file, range.start, &parts));
     }

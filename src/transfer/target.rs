@@ -3,13 +3,13 @@
 
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs, statvfs};
 use tempfile::{Builder, TempPath};
 
 use super::{Error, Result};
@@ -35,11 +35,11 @@ enum Unfinished {
 
 impl Target {
     /// Of `len` bytes, for which there is room. With a name the file is the same in the next run, with what is in it.
-    pub fn open(path: &Path, len: u64, name: Option<&str>) -> Result<Self> {
-        // A link stays, and what it leads to is replaced.
-        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    pub fn open(path: &Path, len: u64, name: Option<&str>, follows_links: bool) -> Result<Self> {
+        // A link that is followed stays, and what it leads to is replaced.
+        let path = Some(path).filter(|_| follows_links).and_then(|path| fs::canonicalize(path).ok()).unwrap_or_else(|| path.to_owned());
         let failed = || Error::local("write", &path);
-        if path.is_dir() {
+        if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
             return Err(failed()(io::ErrorKind::IsADirectory.into()));
         }
         let parent = parent_of(&path);
@@ -53,7 +53,10 @@ impl Target {
             }
             Some(name) => {
                 let kept = parent.join(format!(".{name}.part"));
-                let file = File::options().read(true).write(true).create(true).truncate(false).open(&kept).map_err(failed())?;
+                // Its name can be guessed: a link of somebody else is not followed.
+                let mut options = File::options();
+                let options = options.read(true).write(true).create(true).truncate(false).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+                let file = options.open(&kept).map_err(failed())?;
                 (file, Unfinished::Kept(kept))
             }
         };
@@ -96,6 +99,16 @@ impl Target {
         if let Unfinished::Kept(path) = self.unfinished {
             let _ = fs::remove_file(path);
         }
+    }
+}
+
+/// Whether a file of `len` bytes can be on the file system of `path` at all.
+pub(super) fn fits(path: &Path, len: u64) -> Result<()> {
+    let all = statvfs(parent_of(path)).map(|all| all.f_blocks.saturating_mul(all.f_frsize));
+    match all {
+        Ok(bytes) if bytes > 0 && bytes < len => Err(Error::local("write", path)(rustix::io::Errno::NOSPC.into())),
+        // Those without a size say so by 0; whoever cannot be asked fails where it is opened.
+        _ => Ok(()),
     }
 }
 
@@ -148,12 +161,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "old").unwrap();
-        let target = Target::open(&path, 5, None).unwrap();
+        let target = Target::open(&path, 5, None, true).unwrap();
         target.file.write_all_at(b"whole", 0).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         drop(target);
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"old".to_vec(), 1));
-        let target = Target::open(&path, 5, None).unwrap();
+        let target = Target::open(&path, 5, None, true).unwrap();
         target.file.write_all_at(b"whole", 0).unwrap();
         target.finish(SystemTime::UNIX_EPOCH, keep_names).unwrap();
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"whole".to_vec(), 1));
@@ -164,7 +177,7 @@ mod tests {
     async fn room_is_taken_for_all_of_it() {
         let dir = tempfile::tempdir().unwrap();
         for len in [STEP - 1, STEP, 3 * STEP + 5] {
-            let target = Target::open(&dir.path().join("file"), len, None).unwrap();
+            let target = Target::open(&dir.path().join("file"), len, None, true).unwrap();
             target.file.write_all_at(b"there", STEP / 2).unwrap();
             target.reserve().await.unwrap();
             let found = target.file.metadata().unwrap();
@@ -179,9 +192,9 @@ mod tests {
     fn a_named_one_is_found_again_until_it_is_finished() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        Target::open(&path, 5, Some("x")).unwrap().file.write_all_at(b"half", 0).unwrap();
+        Target::open(&path, 5, Some("x"), true).unwrap().file.write_all_at(b"half", 0).unwrap();
         assert!(!path.exists() && dir.path().join(".x.part").exists());
-        let target = Target::open(&path, 5, Some("x")).unwrap();
+        let target = Target::open(&path, 5, Some("x"), true).unwrap();
         target.file.write_all_at(b"!", 4).unwrap();
         target.finish(SystemTime::now(), keep_names).unwrap();
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"half!".to_vec(), 1));
@@ -193,8 +206,10 @@ mod tests {
         let (file, link) = (dir.path().join("file"), dir.path().join("link"));
         fs::write(&file, "old").unwrap();
         std::os::unix::fs::symlink("file", &link).unwrap();
-        Target::open(&link, 0, None).unwrap().finish(SystemTime::now(), keep_names).unwrap();
+        Target::open(&link, 0, None, true).unwrap().finish(SystemTime::now(), keep_names).unwrap();
         assert!(link.is_symlink() && fs::read(&file).unwrap().is_empty());
-        assert!(Target::open(dir.path(), 0, None).unwrap_err().to_string().contains("directory"));
+        Target::open(&link, 1, None, false).unwrap().finish(SystemTime::now(), keep_names).unwrap();
+        assert!(!link.is_symlink() && fs::read(&file).unwrap().is_empty());
+        assert!(Target::open(dir.path(), 0, None, true).unwrap_err().to_string().contains("directory"));
     }
 }

@@ -2,12 +2,15 @@
 //! directory; a name that would lead there is told and left out.
 
 use std::collections::{BTreeSet, HashSet};
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags, ResolveFlags, mkdirat, openat2};
+use rustix::io::Errno;
 use tokio::task::block_in_place;
 
 use super::get::{Getting, Sum, Wanted, get};
@@ -18,6 +21,9 @@ use super::target::{keep_names, parent_of};
 use super::walk::{Ahead, Listing, directory_of};
 use super::{Error, Result};
 use crate::store::{Key, ListPage, ObjectMeta, ObjectStore, SYMLINK_SIZE};
+
+/// More is no size but an odd answer: S3 takes objects of 50 TB, OSS of 48.8 TB.
+const MOST_BYTES: u64 = 1 << 50;
 
 /// Files on their way.
 #[derive(Clone, Debug)]
@@ -115,24 +121,40 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
     async fn bring_below(&mut self, root: &Root) -> Result<u64> {
         let prefix = directory_of(&root.key);
         let mut listing = Ahead::new(Listing::new(Arc::clone(&root.store), prefix.clone(), false));
-        let mut count = 0;
+        let (mut count, mut waiting) = (0, Waiting::default());
         while let Some(page) = listing.next().await? {
             count += page.objects.len() as u64;
             let taken = self.pick(page, &prefix, &root.dest);
             (self.tell)(Event::Found(taken.iter().map(|(_, wanted)| wanted.meta.size).sum()));
             for (path, wanted) in taken {
+                let Known { files, hidden } = waiting.pass(&wanted.meta.key);
+                hidden.into_iter().for_each(|(_, wanted)| self.refuse(&wanted.meta, "it is a directory as well".to_owned()));
+                self.begin_all(root, files).await?;
                 if wanted.meta.key.is_prefix() {
-                    self.make(&path)?;
-                } else if let Some(event) = self.tree.settled(&wanted.meta, &path) {
-                    (self.tell)(event);
+                    self.make_below(&root.dest, &path, &wanted.meta)?;
                 } else {
-                    self.make(parent_of(&path))?;
-                    let getting = self.tree.one(root, wanted.meta.size, Arc::clone(&self.named));
-                    self.crew.begin(one(getting, Arc::clone(&self.tree.many.on_file), wanted, path), self.tell).await?;
+                    waiting.0.push((path, wanted));
                 }
             }
         }
+        self.begin_all(root, waiting.0).await?;
         Ok(count)
+    }
+
+    async fn begin_all(&mut self, root: &Root, files: Vec<(PathBuf, Wanted)>) -> Result<()> {
+        for (path, wanted) in files {
+            if let Some(event) = self.tree.settled(&wanted.meta, &path) {
+                (self.tell)(event);
+            } else if self.make_below(&root.dest, parent_of(&path), &wanted.meta)? {
+                let getting = Getting { follows_links: false, ..self.tree.one(root, wanted.meta.size, Arc::clone(&self.named)) };
+                self.crew.begin(one(getting, Arc::clone(&self.tree.many.on_file), wanted, path), self.tell).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse(&mut self, meta: &ObjectMeta, why: String) {
+        (self.tell)(Event::Refused { name: meta.key.as_bytes().to_vec(), why });
     }
 
     /// Those of a page that are wanted, and where they go.
@@ -146,6 +168,10 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
                 continue;
             }
             match local_name(rest) {
+                Ok(_) if meta.size > MOST_BYTES => {
+                    let why = format!("the listing says that it has {} bytes, which no store keeps as one object", meta.size);
+                    self.refuse(&meta, why);
+                }
                 Ok(name) if self.tree.many.pick.takes(&name) => {
                     taken.push((dest.join(name), Wanted { meta, sum: sum.map_or(Sum::Unknown, Sum::Ask) }));
                 }
@@ -164,6 +190,71 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
         block_in_place(|| fs::create_dir_all(directory)).map_err(Error::local("make the directory", directory))?;
         self.made.insert(directory.to_owned());
         Ok(())
+    }
+
+    /// Makes a directory below `dest` for an object. Whether it is there: an object that a link would lead elsewhere is refused.
+    fn make_below(&mut self, dest: &Path, directory: &Path, meta: &ObjectMeta) -> Result<bool> {
+        if self.tree.many.dry_run || self.made.contains(directory) {
+            return Ok(true);
+        }
+        match block_in_place(|| make_inside(dest, directory)) {
+            Ok(()) => {
+                self.made.insert(directory.to_owned());
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+                self.refuse(meta, format!("a symbolic link on its way leads out of {}", dest.display()));
+                Ok(false)
+            }
+            Err(error) => Err(Error::local("make the directory", directory)(error)),
+        }
+    }
+}
+
+/// Makes `path`, which is below `dest`, where no link on the way leads out of it.
+fn make_inside(dest: &Path, path: &Path) -> io::Result<()> {
+    fs::create_dir_all(dest)?;
+    let inside = path.strip_prefix(dest).unwrap_or(Path::new(""));
+    let dest = File::open(dest)?;
+    let mut made = PathBuf::new();
+    for component in inside.components() {
+        made.push(component);
+        let open = || openat2(&dest, &made, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::BENEATH);
+        match open() {
+            Err(Errno::NOENT) => match mkdirat(&dest, &made, Mode::from_raw_mode(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => open().map(drop)?,
+                Err(error) => return Err(error.into()),
+            },
+            other => other.map(drop)?,
+        }
+    }
+    Ok(())
+}
+
+/// Objects that a directory of the same name may still follow. It wins, as in a mount. Keys come in their order: between `a` and what is below `a/`
+/// stand only keys that begin with `a`, so that few wait at a time.
+#[derive(Debug, Default)]
+struct Waiting(Vec<(PathBuf, Wanted)>);
+
+/// What is known of some that waited.
+#[derive(Debug, Default)]
+struct Known {
+    files: Vec<(PathBuf, Wanted)>,
+    hidden: Vec<(PathBuf, Wanted)>,
+}
+
+impl Waiting {
+    /// `key` is the next one.
+    fn pass(&mut self, key: &Key) -> Known {
+        let mut known = Known::default();
+        for (path, wanted) in std::mem::take(&mut self.0) {
+            match key.as_bytes().strip_prefix(wanted.meta.key.as_bytes()) {
+                None => known.files.push((path, wanted)),
+                Some(rest) if rest.starts_with(b"/") => known.hidden.push((path, wanted)),
+                Some(_) => self.0.push((path, wanted)),
+            }
+        }
+        known
     }
 }
 

@@ -45,6 +45,45 @@ fn get_recursive_brings_odd_names_and_refuses_those_that_lead_elsewhere() {
 }
 
 #[test]
+fn get_recursive_leaves_out_what_no_directory_can_hold_and_brings_the_rest() {
+    let server = S3Server::start();
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let dest = dir.path().join("dest");
+    for name in ["c", "c-1", "c.txt", "c/d", "ok", "ok/", "deep/a", "deep/a/b/c", "rest", "out/x", "in/y", "file"] {
+        server.put(&format!("t/{name}"), name.as_bytes().to_vec());
+    }
+    server.put_synthetic("t/huge", i64::MAX as u64);
+    fs::create_dir_all(dest.join("sub")).unwrap();
+    fs::write(elsewhere.path().join("secret"), "not ours").unwrap();
+    // Somebody prepared the directory.
+    symlink(elsewhere.path(), dest.join("out")).unwrap();
+    symlink("sub", dest.join("in")).unwrap();
+    symlink(elsewhere.path().join("secret"), dest.join("file")).unwrap();
+    let said = get(&server, "t", &dest, &["--recursive"]).fails(1, &["5 names"]);
+    for (name, why) in [
+        ("c", "a directory as well"),
+        ("ok", "a directory as well"),
+        ("deep/a", "a directory as well"),
+        ("out/x", "leads out of"),
+        ("huge", "9223372036854775807 bytes"),
+    ] {
+        let is_told = |line: &str| line.contains(&format!("\"t/{name}\"")) && line.contains(why);
+        assert!(said.err.lines().any(is_told), "{name}: {}", said.err);
+    }
+    for name in ["c-1", "c.txt", "c/d", "deep/a/b/c", "rest", "file"] {
+        assert_eq!(fs::read(dest.join(name)).unwrap(), name.as_bytes(), "{name}");
+    }
+    assert!(dest.join("ok").is_dir() && !dest.join("file").is_symlink());
+    assert_eq!(fs::read(dest.join("sub/y")).unwrap(), b"in/y");
+    assert_eq!(
+        (names_in(elsewhere.path()), fs::read(elsewhere.path().join("secret")).unwrap()),
+        (vec!["secret".to_owned()], b"not ours".to_vec())
+    );
+    // By its name the size is believed as little.
+    get(&server, "t/huge", &dest.join("huge"), &[]).fails(1, &["No space left on device"]);
+}
+
+#[test]
 fn get_recursive_takes_what_was_picked_and_leaves_what_is_there() {
     let server = S3Server::start();
     let dir = tempfile::tempdir().unwrap();

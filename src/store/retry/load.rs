@@ -135,7 +135,8 @@ impl Load {
     fn narrow(&self, now: Instant) {
         let mut state = self.state.lock();
         state.passed = 0;
-        if state.narrowed.is_some_and(|at| now.duration_since(at) < ONE_EVENT) {
+        // What fails alone is not one too many.
+        if state.under_way <= LEAST || state.narrowed.is_some_and(|at| now.duration_since(at) < ONE_EVENT) {
             return;
         }
         state.narrowed = Some(now);
@@ -204,6 +205,15 @@ mod tests {
             inside.truncate(load.allowed());
         }
         assert_eq!(load.allowed(), LEAST);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_alone_leaves_the_places_to_others() {
+        let load = Load::new();
+        let place = load.enter().await;
+        place.on_end(&ended(ErrorKind::Timeout));
+        place.on_end(&ended(ErrorKind::Throttled));
+        assert_eq!(load.allowed(), MOST);
     }
 
     #[tokio::test(start_paused = true)]
