@@ -20,7 +20,7 @@ use super::gate::Gate;
 use super::landing::{Landed, Landing, piece};
 use super::plan::{Parallel, Plan};
 use super::stream::check;
-use super::target::{Target, fits, keep_names};
+use super::target::{Target, keep_names};
 use super::{Error, OnBytes, Result};
 use crate::budget::Budget;
 use crate::store::{
@@ -116,19 +116,17 @@ pub async fn get(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path)
 
 async fn get_once(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path, before: Option<&Mismatch>) -> Result<Got> {
     let meta = &wanted.meta;
-    // Before anything grows with it: the size is what a store says.
-    block_in_place(|| fits(path, range.end - range.start))?;
-    let parts = how.plan.cut(range.clone());
+    let is_one_part = range.end - range.start <= how.plan.part_bytes;
     // Nothing has no sum to be compared.
     let sum = match &wanted.sum {
         _ if range != (0..meta.size) || range.is_empty() => Sum::None,
         // The slices of a limited fetch are several requests.
-        Sum::Unknown if parts.len() > 1 || how.bandwidth.is_some() => details_of(&*how.store, meta).await?,
+        Sum::Unknown if !is_one_part || how.bandwidth.is_some() => details_of(&*how.store, meta).await?,
         sum => sum.clone(),
     };
     let whole = sum == Sum::Unknown;
     // What is one request is not gone on with.
-    let checkpoints = how.checkpoints.as_ref().filter(|_| parts.len() > 1);
+    let checkpoints = how.checkpoints.as_ref().filter(|_| !is_one_part);
     // Of what nobody compares no sum is made.
     let polynomial = sum.polynomial().or_else(|| checkpoints.map(|_| Polynomial::Nvme));
     let open = |dir: &PathBuf| {
@@ -138,6 +136,8 @@ async fn get_once(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path
     let mut fetched = block_in_place(|| checkpoints.map(open).transpose())?;
     let name = fetched.as_ref().map(|fetched| &*fetched.name);
     let target = block_in_place(|| Target::open(path, range.end - range.start, name, how.follows_links))?;
+    // Only for a size that the disk has room for: a store may report any.
+    let parts = how.plan.cut(range.clone());
     if let Some(fetched) = &mut fetched {
         block_in_place(|| fetched.verify(&target.file, range.start, &parts));
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs, statvfs};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
 use tempfile::{Builder, TempPath};
 
 use super::{Error, Result};
@@ -53,7 +53,7 @@ impl Target {
             }
             Some(name) => {
                 let kept = parent.join(format!(".{name}.part"));
-                // Its name can be guessed: a link of somebody else is not followed.
+                // Its name is predictable: a planted link is not followed.
                 let mut options = File::options();
                 let options = options.read(true).write(true).create(true).truncate(false).custom_flags(OFlags::NOFOLLOW.bits() as i32);
                 let file = options.open(&kept).map_err(failed())?;
@@ -99,16 +99,6 @@ impl Target {
         if let Unfinished::Kept(path) = self.unfinished {
             let _ = fs::remove_file(path);
         }
-    }
-}
-
-/// Whether a file of `len` bytes can be on the file system of `path` at all.
-pub(super) fn fits(path: &Path, len: u64) -> Result<()> {
-    let all = statvfs(parent_of(path)).map(|all| all.f_blocks.saturating_mul(all.f_frsize));
-    match all {
-        Ok(bytes) if bytes > 0 && bytes < len => Err(Error::local("write", path)(rustix::io::Errno::NOSPC.into())),
-        // Those without a size say so by 0; whoever cannot be asked fails where it is opened.
-        _ => Ok(()),
     }
 }
 

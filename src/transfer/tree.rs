@@ -128,7 +128,7 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
             (self.tell)(Event::Found(taken.iter().map(|(_, wanted)| wanted.meta.size).sum()));
             for (path, wanted) in taken {
                 let Known { files, hidden } = waiting.pass(&wanted.meta.key);
-                hidden.into_iter().for_each(|(_, wanted)| self.refuse(&wanted.meta, "it is a directory as well".to_owned()));
+                hidden.iter().for_each(|meta| self.refuse(meta, "it is a directory as well".to_owned()));
                 self.begin_all(root, files).await?;
                 if wanted.meta.key.is_prefix() {
                     self.make_below(&root.dest, &path, &wanted.meta)?;
@@ -176,32 +176,30 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
                     taken.push((dest.join(name), Wanted { meta, sum: sum.map_or(Sum::Unknown, Sum::Ask) }));
                 }
                 Ok(_) => {}
-                Err(why) => (self.tell)(Event::Refused { name: meta.key.as_bytes().to_vec(), why: format!("the name {why}") }),
+                Err(why) => self.refuse(&meta, format!("the name {why}")),
             }
         }
         taken
     }
 
-    /// Makes a directory, unless this run has.
-    fn make(&mut self, directory: &Path) -> Result<()> {
+    /// Makes a directory by `make`, unless this run has.
+    fn make_by(&mut self, directory: &Path, make: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         if self.tree.many.dry_run || self.made.contains(directory) {
             return Ok(());
         }
-        block_in_place(|| fs::create_dir_all(directory)).map_err(Error::local("make the directory", directory))?;
+        block_in_place(make)?;
         self.made.insert(directory.to_owned());
         Ok(())
     }
 
-    /// Makes a directory below `dest` for an object. Whether it is there: an object that a link would lead elsewhere is refused.
+    fn make(&mut self, directory: &Path) -> Result<()> {
+        self.make_by(directory, || fs::create_dir_all(directory)).map_err(Error::local("make the directory", directory))
+    }
+
+    /// Makes a directory below `dest` for an object. Returns false, and refuses the object, when a link on the way leads out of `dest`.
     fn make_below(&mut self, dest: &Path, directory: &Path, meta: &ObjectMeta) -> Result<bool> {
-        if self.tree.many.dry_run || self.made.contains(directory) {
-            return Ok(true);
-        }
-        match block_in_place(|| make_inside(dest, directory)) {
-            Ok(()) => {
-                self.made.insert(directory.to_owned());
-                Ok(true)
-            }
+        match self.make_by(directory, || make_inside(dest, directory)) {
+            Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
                 self.refuse(meta, format!("a symbolic link on its way leads out of {}", dest.display()));
                 Ok(false)
@@ -231,26 +229,26 @@ fn make_inside(dest: &Path, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Objects that a directory of the same name may still follow. It wins, as in a mount. Keys come in their order: between `a` and what is below `a/`
-/// stand only keys that begin with `a`, so that few wait at a time.
+/// Objects that may still turn out to share their name with a directory, which wins as in a mount. Listings are sorted: all keys between `a` and
+/// `a/...` begin with `a`, so that few objects wait at a time.
 #[derive(Debug, Default)]
 struct Waiting(Vec<(PathBuf, Wanted)>);
 
-/// What is known of some that waited.
+/// Objects that left [`Waiting`].
 #[derive(Debug, Default)]
 struct Known {
     files: Vec<(PathBuf, Wanted)>,
-    hidden: Vec<(PathBuf, Wanted)>,
+    hidden: Vec<ObjectMeta>,
 }
 
 impl Waiting {
-    /// `key` is the next one.
+    /// Releases the objects that `key`, the next one of the listing, decides on.
     fn pass(&mut self, key: &Key) -> Known {
         let mut known = Known::default();
         for (path, wanted) in std::mem::take(&mut self.0) {
             match key.as_bytes().strip_prefix(wanted.meta.key.as_bytes()) {
                 None => known.files.push((path, wanted)),
-                Some(rest) if rest.starts_with(b"/") => known.hidden.push((path, wanted)),
+                Some(rest) if rest.starts_with(b"/") => known.hidden.push(wanted.meta),
                 Some(_) => self.0.push((path, wanted)),
             }
         }

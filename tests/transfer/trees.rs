@@ -55,7 +55,7 @@ fn get_recursive_leaves_out_what_no_directory_can_hold_and_brings_the_rest() {
     server.put_synthetic("t/huge", i64::MAX as u64);
     fs::create_dir_all(dest.join("sub")).unwrap();
     fs::write(elsewhere.path().join("secret"), "not ours").unwrap();
-    // Somebody prepared the directory.
+    // Links planted in the target.
     symlink(elsewhere.path(), dest.join("out")).unwrap();
     symlink("sub", dest.join("in")).unwrap();
     symlink(elsewhere.path().join("secret"), dest.join("file")).unwrap();
@@ -79,7 +79,7 @@ fn get_recursive_leaves_out_what_no_directory_can_hold_and_brings_the_rest() {
         (names_in(elsewhere.path()), fs::read(elsewhere.path().join("secret")).unwrap()),
         (vec!["secret".to_owned()], b"not ours".to_vec())
     );
-    // By its name the size is believed as little.
+    // A single get does not trust the size either.
     get(&server, "t/huge", &dest.join("huge"), &[]).fails(1, &["No space left on device"]);
 }
 
