@@ -1,6 +1,7 @@
 //! Names that are free, asked for one after another in one directory: files that are about to be written, places where a program looks for a
 //! module. When the directory is small, one page of its listing says of all other names that they are free, for as long as the absence of
-//! one is believed. Invariant: a directory that has more names than a page is listed here once in the time a listing is believed.
+//! one is believed. In a larger one the page that begins at the name does so for the names behind it, which are often created next. Invariant:
+//! the first page of a directory that has more names than a page is asked for here once in the time a listing is believed.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -25,8 +26,10 @@ const DIRECTORIES: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct FreeNames {
     seen: Mutex<Seen>,
-    /// Pages under way; whether one says it all.
+    /// First pages under way; whether one says it all.
     pages: Flights<bool>,
+    /// Other pages under way, by the key that they begin behind; whether they came.
+    parts: Flights<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -36,8 +39,20 @@ struct Seen(HashMap<Key, Directory>);
 struct Directory {
     /// When the last names were found to be free.
     free: VecDeque<Instant>,
-    /// When it was seen that a page does not say it all.
+    /// When the last page was asked for.
+    asked: Option<Instant>,
+    /// When it was seen that the first page does not say it all.
     too_much: Option<Instant>,
+}
+
+/// What to ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Request {
+    Name,
+    /// The first page of the directory.
+    FirstPage,
+    /// The page that begins at the name.
+    PageFromName,
 }
 
 impl Seen {
@@ -55,11 +70,20 @@ impl Seen {
         self.of(directory).too_much = Some(now);
     }
 
-    /// Whether to ask for a page of `directory` rather than for a name: absence is believed for `absent`, a listing for `believed`.
-    fn is_worth(&self, directory: &Key, now: Instant, absent: Duration, believed: Duration) -> bool {
-        let Some(seen) = self.0.get(directory) else { return false };
+    /// What to ask for when a name of `directory` is wanted: absence is believed for `absent`, a listing for `believed`.
+    fn request(&mut self, directory: &Key, now: Instant, absent: Duration, believed: Duration) -> Request {
+        let Some(seen) = self.0.get_mut(directory) else { return Request::Name };
         let lately = seen.free.len() == BELIEVED && seen.free.front().is_some_and(|&first| now.duration_since(first) < absent);
-        lately && seen.too_much.is_none_or(|at| now.duration_since(at) >= believed)
+        // What a page says is believed for `absent`, and the names it told of did not come here.
+        let goes_on = seen.asked.is_some_and(|asked| now.duration_since(asked) < 2 * absent);
+        if !lately && !goes_on {
+            return Request::Name;
+        }
+        seen.asked = Some(now);
+        match seen.too_much.is_none_or(|at| now.duration_since(at) >= believed) {
+            true => Request::FirstPage,
+            false => Request::PageFromName,
+        }
     }
 
     fn of(&mut self, directory: &Key) -> &mut Directory {
@@ -76,19 +100,34 @@ impl Names {
         self.free_names.seen.lock().on_free(directory, Instant::now());
     }
 
-    /// A name of `directory` is about to be asked for. Whether all of it was listed instead.
-    pub(super) async fn list_instead(&self, directory: &Key) -> bool {
-        let (absent, believed) = (self.cache.ttls().absent.get(), self.cache.ttls().believed.get());
-        if !self.cache.is_enabled() || !self.free_names.seen.lock().is_worth(directory, Instant::now(), absent, believed) {
+    /// The name `path` of `directory` is about to be asked for. Whether a page of the listing was fetched instead, which may tell of it.
+    pub(super) async fn list_instead(&self, directory: &Key, path: &Key) -> bool {
+        if !self.cache.is_enabled() {
             return false;
         }
+        let (absent, believed) = (self.cache.ttls().absent.get(), self.cache.ttls().believed.get());
+        let request = self.free_names.seen.lock().request(directory, Instant::now(), absent, believed);
+        match request {
+            Request::Name => false,
+            Request::PageFromName => self.cache.is_part_worth(directory) && self.page_from(directory, path).await,
+            Request::FirstPage => {
+                let is_whole = self.first_page(directory).await;
+                if !is_whole {
+                    self.free_names.seen.lock().on_too_much(directory, Instant::now());
+                }
+                is_whole
+            }
+        }
+    }
+
+    /// Fetches the first page of `directory`. Whether that is all of it.
+    async fn first_page(&self, directory: &Key) -> bool {
         let listed = self.free_names.pages.join(directory, || {
             let (store, cache, hidden) = (self.store.clone(), self.cache.clone(), self.hidden.clone());
             let (directory, without) = (directory.clone(), self.left_out_of(directory));
             async move {
-                let request = ListRequest { prefix: directory.clone(), delimited: true, after: None, token: None, max_keys: PAGE_KEYS };
                 let asked = Instant::now();
-                match store.list(&request).await {
+                match store.list(&request(&directory, None)).await {
                     Ok(page) if page.next.is_none() => {
                         let mut links = walk::links(&*store, &cache, &page).await;
                         let Ok(carries) = carrying::in_listed(&*store, &cache, &directory, (&page, true, asked)).await else {
@@ -102,12 +141,36 @@ impl Names {
                 }
             }
         });
-        let listed = listed.await;
-        if !listed {
-            self.free_names.seen.lock().on_too_much(directory, Instant::now());
-        }
-        listed
+        listed.await
     }
+
+    /// Fetches the page of `directory` that begins before `path`.
+    async fn page_from(&self, directory: &Key, path: &Key) -> bool {
+        let after = before(path);
+        let listed = self.free_names.parts.join(&after, || {
+            let (store, cache, hidden) = (self.store.clone(), self.cache.clone(), self.hidden.clone());
+            let (directory, after) = (directory.clone(), after.clone());
+            async move {
+                let asked = Instant::now();
+                // What fails is told by the request for the name.
+                let Ok(page) = store.list(&request(&directory, Some(after.clone()).filter(|after| !after.as_bytes().is_empty()))).await else { return false };
+                walk::learn_part(&cache, &hidden, &directory, after, page, asked);
+                true
+            }
+        });
+        listed.await
+    }
+}
+
+fn request(directory: &Key, after: Option<Key>) -> ListRequest {
+    ListRequest { prefix: directory.clone(), delimited: true, after, token: None, max_keys: PAGE_KEYS }
+}
+
+/// A key before `path` with few names between them: `path` without its last character.
+fn before(path: &Key) -> Key {
+    let bytes = path.as_bytes();
+    let last = str::from_utf8(bytes).map_or(1, |path| path.chars().next_back().map_or(0, char::len_utf8));
+    Key::from(&bytes[..bytes.len() - last])
 }
 
 #[cfg(test)]
@@ -119,33 +182,47 @@ mod tests {
     const ABSENT: Duration = Duration::from_secs(1);
     const TTL: Duration = Duration::from_secs(60);
 
-    fn is_worth(seen: &Seen) -> bool {
-        seen.is_worth(&"d/".into(), Instant::now(), ABSENT, TTL)
+    fn request(seen: &mut Seen) -> Request {
+        seen.request(&"d/".into(), Instant::now(), ABSENT, TTL)
     }
 
     #[tokio::test(start_paused = true)]
     async fn three_free_names_in_the_time_that_absence_is_believed_are_worth_a_page() {
-        for step in [Duration::from_millis(300), Duration::from_millis(400)] {
+        for (step, expected) in [(300, Request::FirstPage), (400, Request::Name)] {
             let mut seen = Seen::default();
             for n in 0..10 {
-                assert_eq!(is_worth(&seen), n >= BELIEVED && step < ABSENT / 3, "{n} {step:?}");
+                let expected = if n >= BELIEVED { expected } else { Request::Name };
+                assert_eq!(request(&mut seen), expected, "{n} {step} ms");
                 seen.on_free(&"d/".into(), Instant::now());
-                advance(step).await;
+                advance(Duration::from_millis(step)).await;
             }
-            advance(ABSENT).await;
-            assert!(!is_worth(&seen), "that was long ago");
+            advance(2 * ABSENT).await;
+            assert_eq!(request(&mut seen), Request::Name, "that was long ago");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_page_does_not_say_is_not_asked_for_again_soon() {
+    async fn a_page_is_worth_the_next_one_where_its_names_go_on_being_asked_for() {
+        let mut seen = Seen::default();
+        (0..BELIEVED).for_each(|_| seen.on_free(&"d/".into(), Instant::now()));
+        for _ in 0..10 {
+            assert_eq!(request(&mut seen), Request::FirstPage);
+            advance(ABSENT * 3 / 2).await;
+        }
+        advance(ABSENT).await;
+        assert_eq!(request(&mut seen), Request::Name);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_page_of_a_large_directory_is_not_asked_for_again_soon() {
         let mut seen = Seen::default();
         seen.on_too_much(&"d/".into(), Instant::now());
         for second in 0..120 {
             for _ in 0..BELIEVED {
                 seen.on_free(&"d/".into(), Instant::now());
             }
-            assert_eq!(is_worth(&seen), second >= TTL.as_secs(), "{second}");
+            let expected = if second >= TTL.as_secs() { Request::FirstPage } else { Request::PageFromName };
+            assert_eq!(request(&mut seen), expected, "{second}");
             advance(Duration::from_secs(1)).await;
         }
     }
@@ -155,8 +232,16 @@ mod tests {
         let mut seen = Seen::default();
         for n in 0..3 * DIRECTORIES {
             seen.on_free(&format!("d{n}/").into(), Instant::now());
-            assert!(!is_worth(&seen));
+            assert_eq!(request(&mut seen), Request::Name);
         }
         assert!(seen.0.len() <= DIRECTORIES);
+    }
+
+    #[test]
+    fn a_page_begins_before_the_name() {
+        for (path, expected) in [("d/file.12", "d/file.1"), ("d/x", "d/"), ("x", ""), ("d/\u{e9}\u{e8}", "d/\u{e9}")] {
+            assert_eq!(before(&path.into()), Key::from(expected));
+        }
+        assert_eq!(before(&Key::from(&b"d/\xff\xfe"[..])), Key::from(&b"d/\xff"[..]));
     }
 }

@@ -159,7 +159,7 @@ impl Names {
                 return Ok(Some(known));
             }
         }
-        if self.list_instead(&directory).await
+        if self.list_instead(&directory, path).await
             && let Some(known) = self.try_lookup(parent, name)
         {
             return Ok(Some(known));

@@ -212,6 +212,19 @@ impl StatCache {
         }
     }
 
+    /// A page of the listing of `directory` with all entries behind the key `after`, up to `to` or to the end.
+    pub fn learn_part(&self, directory: &Key, range: (Key, Option<Key>), listing: Arc<Listing>) {
+        let expiries = self.expiries.read();
+        if !expiries.cover_listing(directory.as_bytes(), listing.learnt) {
+            self.listings.insert_part(directory, range, listing);
+        }
+    }
+
+    /// Whether one more page of `directory` is likely to tell of several names.
+    pub fn is_part_worth(&self, directory: &Key) -> bool {
+        self.listings.is_part_worth(directory, self.ttls.absent.get(), self.ttls.believed.get())
+    }
+
     /// All entries of a directory.
     pub fn listing(&self, directory: &[u8]) -> Option<Arc<Listing>> {
         let listing = self.listings.get(directory)?;
@@ -270,20 +283,23 @@ impl StatCache {
         }
     }
 
-    /// What the parent's listing says of `path`.
+    /// What the parent's listing, or a page of it, says of `path`.
     fn in_parent(&self, path: &[u8]) -> Option<Fact> {
         let (directory, name) = split(path);
-        let listing = self.listing(directory)?;
+        let Some(listing) = self.listing(directory) else {
+            return self.listings.absent_since(path).map(|learnt| self.absent(learnt));
+        };
         let page = listing.pages.partition_point(|page| page.ends_before(name));
         let page = listing.pages.get(page);
         match page.and_then(|page| page.find(name).map(|entry| (entry, page))) {
             Some((entry, page)) => Some(self.listed(entry, page)),
-            None => {
-                let learnt = listing.learnt;
-                let until = self.deadline(&What::Absent, learnt);
-                Some(Fact { what: What::Absent, learnt, until, named_until: until })
-            }
+            None => Some(self.absent(listing.learnt)),
         }
+    }
+
+    fn absent(&self, learnt: Instant) -> Fact {
+        let until = self.deadline(&What::Absent, learnt);
+        Fact { what: What::Absent, learnt, until, named_until: until }
     }
 
     fn deadline(&self, what: &What, learnt: Instant) -> Instant {

@@ -240,6 +240,20 @@ pub(super) fn learn_whole(
     }
 }
 
+/// `page` is what `directory` has behind the key `after`, or the beginning of that, and was asked for at `learnt`.
+pub(super) fn learn_part(cache: &StatCache, hidden: &Hidden, directory: &Key, after: Key, page: ListPage, learnt: Instant) {
+    let last = page.objects.last().map(|object| &object.key).max(page.prefixes.last()).cloned();
+    if page.next.is_some() && last.is_none() {
+        return;
+    }
+    let range = (after, last.filter(|_| page.next.is_some()));
+    let mut merge = Merge::new(directory.clone());
+    let entries = entries(&mut merge, page, &mut HashMap::new(), hidden);
+    if merge.is_ordered() {
+        cache.learn_part(directory, range, Arc::new(Listing::whole(entries, learnt, false)));
+    }
+}
+
 /// The symbolic links of a page: objects whose size says that they may be some are asked for. One that cannot be asked for is shown as a
 /// file, as it is to every other client.
 pub(super) async fn links(store: &dyn ObjectStore, cache: &StatCache, page: &ListPage) -> HashMap<Key, Arc<Extra>> {

@@ -1,5 +1,6 @@
-//! Whole directories as they were listed, and what this mount has changed in them since. For how long a listing is believed is decided above.
-//! Invariant: every listing that is kept shows all changes that this mount made in its directory, whenever it was asked for and whenever it came.
+//! Whole directories as they were listed, single pages of larger ones, and what this mount has changed in them since. For how long a listing is
+//! believed is decided above. Invariant: every listing that is kept shows all changes that this mount made in its directory, whenever it was
+//! asked for and whenever it came.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -7,11 +8,12 @@ use std::time::Duration;
 
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use super::super::fact::Listing;
 use super::patch::{Change, patched};
+use super::split;
 use crate::store::Key;
 
 /// Directories whose last change is remembered at least for [`LONGEST_WALK`] when there are more of them.
@@ -23,12 +25,46 @@ const LONGEST_WALK: Duration = Duration::from_secs(600);
 /// Changes of all directories that are remembered, for listings that are under way meanwhile.
 const RECENT: usize = 512;
 
+/// Pages of large directories that are kept, of all directories together.
+const PARTS: usize = 32;
+
+/// Pages of one directory that are believed at a time, at most.
+const PARTS_OF_ONE: usize = 8;
+
+/// Names that were created in the range of a page while it was believed, on average, so that another page is worth its request.
+const CREATED: usize = 2;
+
+/// One page of the listing of a directory that has more entries.
+#[derive(Debug)]
+struct Part {
+    directory: Key,
+    /// The page has all keys behind this one ...
+    after: Key,
+    /// ... up to this one, or to the end.
+    to: Option<Key>,
+    /// Entries of the page when it came.
+    len: usize,
+    listing: Arc<Listing>,
+}
+
+impl Part {
+    /// Whether the page would have shown both an object and a directory at `path`.
+    fn covers(&self, path: &[u8]) -> bool {
+        let directory = path.iter().chain(b"/");
+        split(path).0 == self.directory.as_bytes()
+            && path > self.after.as_bytes()
+            && self.to.as_ref().is_none_or(|to| directory.le(to.as_bytes()))
+    }
+}
+
 /// See the module. Clones share their contents.
 #[derive(Clone, Debug)]
 pub(super) struct Listings {
     /// At most `most` entries in all of them together; none: nothing is kept. Written to with `changes` held only, so that a listing is never
     /// replaced by one that was made from the one before it.
     kept: Option<Cache<Key, Arc<Listing>>>,
+    /// The newest last. Written to with `changes` held only, as `kept`.
+    parts: Arc<RwLock<VecDeque<Part>>>,
     most: u64,
     changes: Arc<Mutex<Changes>>,
 }
@@ -75,7 +111,7 @@ impl Listings {
     pub fn new(most: u64) -> Self {
         let weight = |_: &Key, listing: &Arc<Listing>| u32::try_from(listing.len).unwrap_or(u32::MAX).max(1);
         let kept = || Cache::builder().max_capacity(most).eviction_policy(EvictionPolicy::lru()).weigher(weight).build();
-        Self { kept: (most > 0).then(kept), most, changes: Arc::default() }
+        Self { kept: (most > 0).then(kept), parts: Arc::default(), most, changes: Arc::default() }
     }
 
     /// All of a directory was listed.
@@ -94,6 +130,37 @@ impl Listings {
         self.kept.as_ref()?.get(directory)
     }
 
+    /// A page of `directory` with all entries behind the key `after`, up to `to` or to the end.
+    pub fn insert_part(&self, directory: &Key, (after, to): (Key, Option<Key>), listing: Arc<Listing>) {
+        let changes = self.changes.lock();
+        let Some(listing) = changes.brought_up_to_date(directory, listing).filter(|_| self.kept.is_some()) else { return };
+        let mut parts = self.parts.write();
+        if parts.len() == PARTS {
+            parts.pop_front();
+        }
+        parts.push_back(Part { directory: directory.clone(), after, to, len: listing.len, listing });
+    }
+
+    /// When a page was asked for that has no entry at `path`; of the last one.
+    pub fn absent_since(&self, path: &[u8]) -> Option<Instant> {
+        let parts = self.parts.read();
+        let part = parts.iter().rev().find(|part| part.covers(path))?;
+        let name = split(path).1;
+        let listing = &part.listing;
+        let page = listing.pages.get(listing.pages.partition_point(|page| page.ends_before(name)));
+        page.is_none_or(|page| page.find(name).is_none()).then_some(listing.learnt)
+    }
+
+    /// Whether to ask for one more page of `directory`: while few are newer than `fresh`, and names were created in the range of those that are
+    /// older and newer than `recent`. (Names in random order would fetch a page for each.)
+    pub fn is_part_worth(&self, directory: &Key, fresh: Duration, recent: Duration) -> bool {
+        let parts = self.parts.read();
+        let lately = parts.iter().filter(|part| part.directory == *directory && part.listing.learnt.elapsed() < recent.max(fresh));
+        let (fresh, judged): (Vec<_>, Vec<_>) = lately.partition(|part| part.listing.learnt.elapsed() < fresh);
+        let created: usize = judged.iter().map(|part| part.listing.len.saturating_sub(part.len)).sum();
+        fresh.len() < PARTS_OF_ONE && created >= CREATED * judged.len()
+    }
+
     /// This mount changed an entry of `directory`.
     pub fn on_change(&self, directory: &Key, change: Change) {
         let Some(kept) = &self.kept else { return };
@@ -104,6 +171,19 @@ impl Listings {
                 _ => kept.invalidate(directory),
             }
         }
+        self.parts.write().retain_mut(|part| match &change {
+            _ if part.directory != *directory => true,
+            Change::Put(entry) if !part.covers(entry.path()) => true,
+            // The absence of what is gone is a fact of its own.
+            Change::Gone(_) => true,
+            Change::Put(_) | Change::Unknown => match patched(&part.listing, &change) {
+                Some(listing) => {
+                    part.listing = Arc::new(listing);
+                    true
+                }
+                None => false,
+            },
+        });
         // Now, so that they are remembered in the order of their times.
         changes.on_change(directory, change, Instant::now());
     }
@@ -113,6 +193,7 @@ impl Listings {
         if let Some(kept) = &self.kept {
             let _changes = self.changes.lock();
             kept.invalidate(directory);
+            self.parts.write().retain(|part| part.directory.as_bytes() != directory);
         }
     }
 
@@ -121,6 +202,7 @@ impl Listings {
         for (directory, _) in self.kept.iter().flatten().filter(|(directory, _)| is_meant(directory)) {
             self.forget(directory.as_bytes());
         }
+        self.parts.write().retain(|part| !is_meant(&part.directory));
     }
 }
 
@@ -139,6 +221,82 @@ mod tests {
 
     fn listing(len: usize) -> Arc<Listing> {
         Arc::new(Listing { pages: Vec::new(), len, learnt: Instant::now(), carries: false })
+    }
+
+    /// A page of `entries`, with all names behind `after` and up to `to`.
+    fn part(listings: &Listings, after: &str, to: Option<&str>, entries: &[&str]) {
+        let entries = entries.iter().map(|name| entry(&format!("d/{name}"))).collect();
+        let range = (Key::from(after), to.map(Key::from));
+        listings.insert_part(&Key::from("d/"), range, Arc::new(Listing::whole(entries, Instant::now(), false)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_tells_of_the_names_in_its_range_and_of_no_others() {
+        let listings = Listings::new(9);
+        let asked = Instant::now();
+        part(&listings, "d/c", Some("d/g"), &["d", "f"]);
+        advance(SECOND).await;
+        for (path, is_told) in [
+            ("d/b", false),
+            ("d/c", false),
+            ("d/c-", true),
+            ("d/d", false),
+            ("d/e", true),
+            ("d/f", false),
+            ("d/f0", true),
+            // Its directory may come behind the page.
+            ("d/g", false),
+            ("d/h", false),
+            ("d/e/e", false),
+            ("e", false),
+        ] {
+            assert_eq!(listings.absent_since(path.as_bytes()), is_told.then_some(asked), "{path}");
+        }
+        let newer = Instant::now();
+        part(&listings, "d/", None, &[]);
+        for path in ["d/b", "d/d", "d/zz"] {
+            assert_eq!(listings.absent_since(path.as_bytes()), Some(newer), "{path}");
+        }
+        listings.forget(b"d/");
+        assert_eq!(listings.absent_since(b"d/b"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_follows_what_this_mount_changes() {
+        let (listings, directory) = (Listings::new(9), Key::from("d/"));
+        part(&listings, "d/", None, &[]);
+        listings.on_change(&directory, Change::Put(entry("d/e")));
+        assert_eq!((listings.absent_since(b"d/e"), listings.absent_since(b"d/f")), (None, Some(Instant::now())));
+        // A page that was asked for before a change and comes after it.
+        let old = Listing::whole(Vec::new(), Instant::now(), false);
+        advance(SECOND).await;
+        listings.on_change(&directory, Change::Put(entry("d/f")));
+        listings.insert_part(&directory, (directory.clone(), None), Arc::new(old));
+        assert_eq!(listings.absent_since(b"d/f"), None);
+        listings.on_change(&directory, Change::Unknown);
+        assert_eq!(listings.absent_since(b"d/g"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pages_are_worth_their_requests_while_names_are_created_in_them() {
+        let (listings, directory) = (Listings::new(99), Key::from("d/"));
+        let is_worth = || listings.is_part_worth(&directory, SECOND, 60 * SECOND);
+        for n in 0..PARTS_OF_ONE {
+            assert!(is_worth(), "{n}");
+            part(&listings, "d/", None, &[]);
+        }
+        assert!(!is_worth(), "as many as are believed");
+        advance(SECOND).await;
+        assert!(!is_worth(), "nothing was created");
+        advance(59 * SECOND).await;
+        assert!(is_worth(), "that was long ago");
+        part(&listings, "d/", None, &["old"]);
+        listings.on_change(&directory, Change::Put(entry("d/old")));
+        listings.on_change(&directory, Change::Put(entry("d/new")));
+        advance(SECOND).await;
+        assert!(!is_worth(), "one is too few");
+        listings.on_change(&directory, Change::Put(entry("d/newer")));
+        assert!(is_worth());
     }
 
     #[tokio::test(start_paused = true)]
