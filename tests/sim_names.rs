@@ -262,7 +262,7 @@ async fn objects_are_asked_for_attributes_only_in_directories_that_say_that_they
     assert_eq!(modes(&names, &["empty"], true).await, with);
 }
 
-/// Who creates a file looks its name up before, and the kernel lets nobody else create in that directory meanwhile.
+/// Creating a file begins with a lookup of its name, and the kernel serializes creates in a directory.
 #[tokio::test(start_paused = true)]
 async fn a_name_that_is_not_listed_is_absent_before_the_head_for_its_attributes_is_answered() {
     let store = bucket(&["marked/", "marked/x"]);

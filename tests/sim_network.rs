@@ -27,7 +27,7 @@ enum Trouble {
     Nothing,
     /// One answer in a hundred ends early, all the time.
     Cuts,
-    /// Nothing can be reached, and what was under way breaks.
+    /// Connections are refused, and those in use break.
     Outage(Duration),
     /// Each request is refused with 503.
     Refusals(Duration),
@@ -114,7 +114,7 @@ impl ObjectStore for Network {
     }
 }
 
-/// Who reads.
+/// The access pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     OneStream,
@@ -160,7 +160,7 @@ impl Link {
     }
 }
 
-/// A bucket behind a link, and who reads it.
+/// A bucket behind a link, and a reader of it.
 fn world(link: Link, trouble: Trouble) -> (Arc<Memory>, Reader) {
     let bandwidth = Bandwidth { per_connection: None, total: Some(link.rate()) };
     let memory = Arc::new(Memory::new(Plan { first_byte: Latency::Fixed(link.round_trip), bandwidth, seed: 1 }));

@@ -276,7 +276,7 @@ async fn a_hundred_readers_in_a_small_budget_never_fail() {
     assert_eq!(sim.budget.leased_bytes(), 0);
 }
 
-/// Who waits for memory takes it from who can spare it, and not from all others until its own comes.
+/// A reader that waits for memory does not take the windows of all others until its own lease is granted.
 #[tokio::test(start_paused = true)]
 async fn readers_that_wait_for_memory_have_nothing_fetched_twice() {
     for (readers, mib) in [(32, 64), (64, 64), (100, 256)] {

@@ -1,6 +1,6 @@
 //! How many GETs are in flight, and who goes next: a share of the places is kept for readers that wait, and among
-//! those that queue, they go first. (With one queue for both, a miss would wait behind hundreds of prefetches.) When the
-//! endpoint is overloaded the store says so, and there are fewer places for a while: what is let in here does not wait there.
+//! those that queue, they go first. (With one queue for both, a miss would wait behind hundreds of prefetches.) After an
+//! overload [`ObjectStore::most_requests`] lowers the number of places, so that an admitted GET does not queue in the store.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -470,7 +470,7 @@ pub struct Pending {
     /// Those that it had to wait for the memory of.
     wanted: Vec<Waiting>,
     began: Instant,
-    /// Since when its bytes are waited for, and how many had come to anybody then.
+    /// Start of the wait, and the value of [`Shared::arrived`] at that time.
     waits_since: Option<(Instant, u64)>,
     shared: Arc<Shared>,
     object: Arc<Object>,
@@ -545,8 +545,9 @@ impl Pending {
     /// The second step: waits for the bytes.
     ///
     /// # Errors
-    /// What the store said after its retries, or that for the deadline no byte came to anybody. While some come this read has its place
-    /// in the queue, or its share of a slow link; how slow a request may be is decided where it is sent.
+    /// The error of the store after its retries, or [`ReadError::Deadline`] when the reader received no byte at all within the deadline.
+    /// While bytes of other extents arrive, this read has a place in the queue or a share of a slow link; the store limits how slow a
+    /// request may be.
     pub async fn finish(mut self) -> Result<ReadData, ReadError> {
         let (since, mut arrived) = self.note_miss();
         let (shared, deadline) = (Arc::clone(&self.shared), self.shared.deadline);

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 /// Bytes of the name of an interface, with the zero at its end (IFNAMSIZ in net/if.h).
 const INTERFACE_BYTES: usize = 16;
 
-/// An address has so long before the next one is tried beside it (RFC 8305, section 5).
+/// Connection Attempt Delay: the time after which the next address is tried in parallel (RFC 8305, section 5).
 const NEXT_AFTER: Duration = Duration::from_millis(250);
 
 /// One way out.
@@ -105,15 +105,15 @@ pub(super) async fn connect(host: &str, port: u16, exit: Option<&Exit>) -> io::R
     first_of(in_turns(addresses), exit).await.unwrap_or_else(|| Err(failure()))
 }
 
-/// The families in turns, that of the first one first: where one of them leads nowhere, the other is not far.
+/// Interleaves the address families, beginning with that of the first address (RFC 8305, section 4).
 fn in_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let first = addresses.first().map(SocketAddr::is_ipv4);
     let (one, other): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address: &SocketAddr| Some(address.is_ipv4()) == first);
     (0..one.len().max(other.len())).flat_map(|n| [one.get(n), other.get(n)]).flatten().copied().collect()
 }
 
-/// The first connection that is there, or the last failure; nothing without addresses. An address that has not answered for a moment keeps its
-/// chance while the next one is tried.
+/// Returns the first established connection or the last failure; `None` without addresses. An attempt that is not answered within
+/// [`NEXT_AFTER`] goes on while the next address is tried.
 async fn first_of(addresses: Vec<SocketAddr>, exit: Option<&Exit>) -> Option<io::Result<TcpStream>> {
     let (mut left, mut trying, mut failure) = (addresses.into_iter(), FuturesUnordered::new(), None);
     trying.extend(left.next().map(|address| connect_to(address, exit)));
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(server.peers(), [[127, 0, 0, 2], [127, 0, 0, 3], [127, 0, 0, 2]].map(IpAddr::from));
     }
 
-    /// A socket that answers no SYN any more: what it holds back is full.
+    /// A listener with a full backlog: the kernel drops every further SYN.
     async fn silent() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

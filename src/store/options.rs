@@ -159,7 +159,7 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Longest time from the first attempt of a request to its end, all retries included.
     pub request_timeout: Duration,
-    /// Longest time from a request without a body to the head of its answer, where nobody who sends it again waits for less.
+    /// Longest time from a request without a body to the head of its response; [`Retrying`](super::Retrying) waits for less.
     pub answer_timeout: Duration,
     /// Longest time without a byte inside a body.
     pub stall_timeout: Duration,

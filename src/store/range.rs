@@ -36,7 +36,7 @@ pub use self::url::Urls;
 /// An error document is a few hundred bytes; what is longer is not one.
 const ERROR_BODY_LIMIT: usize = 64 << 10;
 
-/// A host that answers in an odd form is asked through the library for so long.
+/// Time for which reqwest sends the requests to a host whose response `plain` could not read.
 const ODD_FOR: Duration = Duration::from_mins(10);
 
 const MOST_ODD_HOSTS: u64 = 64;
@@ -46,7 +46,7 @@ const MOST_ODD_HOSTS: u64 = 64;
 pub(super) struct RangeClient {
     http: Clients,
     plain: plain::Client,
-    /// Hosts that lately sent a range in a form that `plain` does not read.
+    /// Hosts with a recent response that `plain` could not read.
     library_only: Cache<String, ()>,
     answer_timeout: Duration,
     stall_timeout: Duration,

@@ -28,12 +28,13 @@ pub(super) use self::attempts::Doubt;
 /// How long and how often to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Attempts after the first, without progress between them. Those after an answer that asks to slow down are not counted.
+    /// Attempts after the first, without progress between them. Throttled attempts are not counted, nor are those without a response from
+    /// an endpoint that had responded before.
     pub retries: usize,
-    /// From the first attempt of a request to its end; where it brings a body, to the next progress of that.
+    /// From the first attempt of a request to its end; of a GET, from one progress of its body to the next.
     pub request_timeout: Duration,
-    /// Longest wait of the first attempt for its answer; the second one waits twice as long, and so on. Bodies may be long; their stalls
-    /// are noticed where the bytes arrive or leave.
+    /// Longest wait of the first attempt for its response; the second one waits twice as long, and so on. Stalls inside a body are noticed
+    /// where its bytes arrive or leave.
     pub attempt_timeout: Duration,
 }
 
@@ -246,7 +247,7 @@ impl RangeSink for Counted<'_> {
     }
 
     fn advance(&mut self, n: usize) {
-        // Nobody else adds: a locked addition for each piece is not needed.
+        // This sink is the only writer: no locked addition for each piece.
         self.bytes.store(self.bytes.load(Ordering::Relaxed) + n as u64, Ordering::Relaxed);
         self.sink.advance(n);
     }

@@ -266,8 +266,8 @@ impl Told {
     }
 }
 
-/// What a listing tells, and what a HEAD beside it sees. Who creates a file asks for its name before: a listing without it is answer enough,
-/// and the HEAD is not waited for. It comes to its end all the same: a request that is dropped takes its connection with it.
+/// Sends `listing` and a HEAD of the object in parallel. Creating a file begins with a lookup of its name: a listing without the name is answer
+/// enough, and the HEAD is not awaited. It still runs to its end, because a dropped request closes its connection.
 async fn told_and_seen(
     listing: impl Future<Output = store::Result<Told>>,
     store: Arc<dyn ObjectStore>,

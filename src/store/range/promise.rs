@@ -64,7 +64,7 @@ pub(super) fn check(status: StatusCode, headers: &HeaderMap, length: Option<u64>
     match length {
         Some(length) if length != end - start => {
             let message = format!("asked for {} bytes, the answer has {length}", end - start);
-            // Who does not know ranges answers the next one so, too.
+            // A server without range support answers the retry in the same way.
             let kind = if status == StatusCode::OK { ErrorKind::Malformed } else { ErrorKind::Corrupt };
             Err(answered(kind, &request.key, status, message))
         }

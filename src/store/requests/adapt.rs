@@ -18,10 +18,10 @@ use crate::store::{Body, Condition, Dialect, Error, ErrorKind, Headers, Key, Op,
 
 pub(super) const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
-/// What was refused once is tried again after this: what could not do it may have been a proxy, or one server of many.
+/// Time until a refused feature is tried again: the refusal may have come from a proxy, or from one server of a cluster.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_mins(10);
 
-/// Something that not every endpoint takes. It is sent until it is refused, and not for a while then.
+/// A protocol feature that not every endpoint supports. It is used until the endpoint refuses it, then not for [`TRIED_AGAIN_AFTER`].
 #[derive(Debug, Default)]
 pub(super) struct Feature(Mutex<Option<Instant>>);
 
@@ -30,7 +30,7 @@ impl Feature {
         self.0.lock().is_none_or(|refused| refused.elapsed() >= TRIED_AGAIN_AFTER)
     }
 
-    /// Whether that was the first time.
+    /// Records a refusal. Returns whether it was the first one.
     fn on_refused(&self, now: Instant) -> bool {
         self.0.lock().replace(now).is_none()
     }
@@ -132,7 +132,7 @@ impl Requests {
         self.dialect == Dialect::S3 && self.checksums.is_taken()
     }
 
-    /// Goes on without `feature`, which the endpoint has just refused.
+    /// Counts and logs that the endpoint refused `feature`, which is not used for a while.
     pub(super) fn without(&self, feature: &Feature, error: &Error, what: &'static str) {
         self.metrics.refused_features.add(1);
         if feature.on_refused(Instant::now()) {

@@ -89,7 +89,7 @@ pub(super) struct Requests {
     verifies_reads: bool,
     metrics: Arc<Metrics>,
     upload_checksum: UploadChecksum,
-    /// S3: checksums that nobody has chosen, sent and asked for.
+    /// S3: checksums under `--upload-checksum auto`.
     checksums: Feature,
     /// Content-MD5.
     md5s: Feature,

@@ -30,7 +30,7 @@ const LONGEST_ASKED: Duration = Duration::from_secs(30);
 /// 10 Mbit/s have more.)
 const SLOWEST: u64 = 16 << 10;
 
-/// A body that brings so many bytes has the request timeout for the next ones: a byte a second is no progress.
+/// Bytes of a body that restart its request timeout: one byte a second is not progress.
 const LEAST_PROGRESS: u64 = 64 << 10;
 
 /// How much longer than others a copy or the end of an upload may take: 5 GiB inside the store are not moved in a minute.
@@ -79,8 +79,9 @@ pub(super) struct Attempts<'l> {
     /// Bytes that had arrived then.
     mark: u64,
     limit: Limit,
-    /// Longest wait of an attempt for its answer, times the attempts that waited in vain and this one.
+    /// Longest wait of the first attempt for its response.
     patience: Duration,
+    /// Attempts that timed out without a response; each adds one `patience` to the wait of the next.
     unanswered: u32,
     /// All begun so far, for messages.
     total: usize,
@@ -120,7 +121,7 @@ impl<'l> Attempts<'l> {
         }
     }
 
-    /// One attempt; `arrived` says how many bytes this one and those before have brought.
+    /// Runs one attempt. `arrived` returns the body bytes of all attempts so far.
     pub async fn bounded<T>(
         &mut self,
         op: Op,
@@ -147,7 +148,7 @@ impl<'l> Attempts<'l> {
 
     async fn in_time<T>(&mut self, op: Op, key: &Key, arrived: &impl Fn() -> u64, attempt: impl Future<Output = Result<T>>) -> Result<T> {
         let (mut attempt, before) = (pin!(attempt), arrived());
-        // A store that is slower than was thought is waited for longer, one attempt after the other.
+        // A store with a slow first byte would otherwise fail every attempt in the same way.
         let patience = self.patience * (self.unanswered + 1);
         let answered_by = Instant::now() + patience;
         if matches!(self.limit, Limit::Short | Limit::Brought) && answered_by < self.deadline {
@@ -169,7 +170,7 @@ impl<'l> Attempts<'l> {
         }
     }
 
-    /// Whether so much has arrived since the last time that there is time for more.
+    /// Restarts the deadline after [`LEAST_PROGRESS`] bytes. Returns whether it did.
     fn on_progress(&mut self, arrived: u64) -> bool {
         let is_progress = arrived - self.mark >= LEAST_PROGRESS;
         if is_progress {
@@ -193,8 +194,7 @@ impl<'l> Attempts<'l> {
         }
         let is_same_again = error.kind == ErrorKind::Malformed
             && self.last.as_ref().is_some_and(|last| (last.kind, &last.message) == (error.kind, &error.message));
-        // A store that asks to slow down takes the request when it can, and one that is silent and was not before answers when it is back:
-        // only the time is limited then.
+        // Throttling ends, and so does the outage of an endpoint that had responded before: the deadline alone limits these.
         let is_passing = error.asks_to_slow_down() || (error.is_silence() && self.load.has_answered());
         let is_limited = !is_passing || self.retries == 0;
         if is_same_again || (is_limited && self.counted >= self.retries) {

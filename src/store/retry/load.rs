@@ -1,9 +1,9 @@
-//! How many requests are at an endpoint at a time, and how many may be sent again: one controller for requests of every kind, told of
-//! every attempt. It sends nothing. Invariants: of refusals of requests that were under way together one counts; however often the
-//! endpoint refuses, [`LEAST`] go on; a place that is added is taken at once by whoever waits.
+//! Limits the concurrent requests to an endpoint and the share of retries among them: one controller for requests of every kind, updated
+//! after every attempt. Invariants: simultaneous refusals count as one; at least [`LEAST`] requests may be in flight at any time; a waiting
+//! request takes an added place at once.
 //!
-//! The rule is that of TCP: a share less after a refusal, and slowly more while none comes. The budget of repeats is tower's: a fifth of
-//! what is sent, and ten a second for who sends little.
+//! The limit follows AIMD as in TCP (RFC 5681): halved after a refusal, raised while there is none. tower's retry budget allows retries for
+//! a fifth of the requests and ten a second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use tracing::debug;
 
 use crate::store::{Error, ErrorKind, Result};
 
-/// More than all readers and writers of a process together have under way.
+/// Initial limit, above the concurrency of all readers and writers of a process.
 const MOST: usize = 4096;
 
-/// However overloaded the endpoint is, so many requests go on.
+/// Lower bound of the limit, however overloaded the endpoint is.
 const LEAST: usize = 4;
 
-/// Refusals within this time are of requests that were under way together.
+/// Refusals within this time belong to requests that were in flight together.
 const ONE_EVENT: Duration = Duration::from_secs(1);
 
-/// After a round of attempts without a refusal there is one place more for so many: from [`LEAST`] to a hundred in seventeen rounds.
+/// A round of attempts without a refusal raises the limit by one place in this many: from [`LEAST`] to 100 in 17 rounds.
 const GROWTH: usize = 4;
 
-/// What an endpoint is asked for at a time.
+/// The controller of one endpoint.
 pub(super) struct Load {
     places: Semaphore,
     state: Mutex<State>,
@@ -135,7 +135,7 @@ impl Load {
     fn narrow(&self, now: Instant) {
         let mut state = self.state.lock();
         state.passed = 0;
-        // What fails alone is not one too many.
+        // So few requests do not overload an endpoint: a lower limit would not help.
         if state.under_way <= LEAST || state.narrowed.is_some_and(|at| now.duration_since(at) < ONE_EVENT) {
             return;
         }
@@ -150,7 +150,7 @@ impl Load {
     fn on_pass(&self) {
         let mut state = self.state.lock();
         state.passed += 1;
-        // Places that nobody wants are no reason for more.
+        // An unused limit says nothing about a higher one.
         if state.passed < state.allowed || state.under_way < state.allowed / 2 || state.allowed >= MOST {
             return;
         }
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(load.allowed(), MOST);
     }
 
-    /// The defect that this replaces: a total that rose and admitted nobody.
+    /// The former limit rose without admitting the waiting requests.
     #[tokio::test(start_paused = true)]
     async fn after_refusals_as_many_are_under_way_again_as_before() {
         let load = Load::new();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     proptest! {
-        /// Never more under way than were allowed when they were let in, never a place that is free while somebody waits.
+        /// No request is admitted above the limit, and no place stays free while a request waits.
         #[test]
         fn places_are_neither_lost_nor_made(steps in steps()) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
