@@ -554,6 +554,50 @@ async fn a_reader_that_stays_away_is_given_up_by_housekeeping() {
     assert_eq!(sim.store.in_flight(), 0);
 }
 
+/// A window of 32 chunks of which four are in flight and the others queue, after 12 MiB were read.
+async fn queued_window() -> (Sim, Arc<ObjectHandle>) {
+    let slow = Plan { bandwidth: Bandwidth { per_connection: Some(1_000_000), total: None }, ..cloud() };
+    let sim = sim(slow, ByteSize::gib(1), Options { prefetch_concurrency: Some(4), ..fixed(32) });
+    let handle = sim.open("large", 1 << 30);
+    for offset in 0..12 {
+        sim.read(&handle, "large", 1, offset * MIB, MIB).await;
+    }
+    assert_eq!(handle.resident().last().unwrap().end, (2 + 1 + 32) * CHUNK);
+    (sim, handle)
+}
+
+#[tokio::test(start_paused = true)]
+async fn queued_prefetches_of_a_paused_reader_are_cancelled() {
+    let (sim, handle) = queued_window().await;
+    let in_flight = sim.store.in_flight();
+    let sent = sim.gets().len();
+    for _ in 0..50 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        sim.reader.on_time();
+    }
+    // Two GETs of four seconds each are the pause: those in flight end twice until then.
+    assert!(sim.gets().len() <= sent + 2 * in_flight, "{} after {sent}", sim.gets().len());
+    for offset in 12..40 {
+        sim.read(&handle, "large", 1, offset * MIB, MIB).await;
+    }
+    let ahead = handle.resident().last().unwrap().end;
+    assert_each_byte_once(&sim.gets().into_iter().filter(|get| get.range.as_ref().unwrap().end <= 40 * MIB).collect::<Vec<_>>(), 40 * MIB);
+    assert!(ahead > 40 * MIB, "the window opens again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn queued_prefetches_are_cancelled_when_the_window_narrows() {
+    let (sim, handle) = queued_window().await;
+    sim.reader.set_prefetch_chunks(PrefetchChunks::Fixed(2));
+    for offset in 12..17 {
+        sim.read(&handle, "large", 1, offset * MIB, MIB).await;
+    }
+    let ahead = handle.resident().last().unwrap().end;
+    // Those that were in flight lie at the beginning of the window.
+    assert!(ahead <= (4 + 1 + 4) * CHUNK, "{ahead}");
+    assert!(sim.metrics.cancelled_fetches.get() > 20);
+}
+
 #[tokio::test(start_paused = true)]
 async fn small_objects_are_asked_for_at_open_with_one_get() {
     let sim = sim(cloud(), ByteSize::mib(256), Options::default());

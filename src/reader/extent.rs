@@ -21,6 +21,12 @@ use crate::sys::{FrontReader, FrontWriter};
 use super::ReadError;
 use super::gate::Ticket;
 
+/// The fetch has a place among the GETs in flight. The gate numbers its tickets from 1.
+pub(super) const IN_FLIGHT: Ticket = 0;
+
+/// The fetch has not reached the gate yet.
+const NO_TICKET: Ticket = Ticket::MAX;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Extent {
@@ -87,7 +93,7 @@ impl Extent {
             keepers: AtomicUsize::new(0),
             waiters: Mutex::new(Vec::new()),
             last_use: AtomicU64::new(0),
-            ticket: AtomicU64::new(0),
+            ticket: AtomicU64::new(NO_TICKET),
         }
     }
 
@@ -117,7 +123,12 @@ impl Extent {
         self.len() - self.filled_len()
     }
 
-    /// The place of its fetch in the queue of the gate; 0 when it does not queue.
+    /// Whether its fetch has no place among the GETs in flight yet.
+    pub fn is_queued(&self) -> bool {
+        self.ticket() != IN_FLIGHT && self.filled_len() == 0
+    }
+
+    /// The place of its fetch in the queue of the gate, [`IN_FLIGHT`] or [`NO_TICKET`].
     pub fn ticket(&self) -> Ticket {
         self.ticket.load(Ordering::SeqCst)
     }

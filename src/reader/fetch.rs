@@ -12,7 +12,7 @@ use crate::budget::Lease;
 use crate::spill::Summing;
 use crate::store::{self, Op, RangeRequest, RangeSink, get_checked};
 
-use super::extent::{Extent, Filling};
+use super::extent::{Extent, Filling, IN_FLIGHT};
 use super::gate::{Entry, Place};
 use super::object::{Fetches, Object};
 use super::{ReadError, Shared};
@@ -127,7 +127,10 @@ pub(super) async fn memory_for(shared: &Arc<Shared>, len: usize) -> Result<Lease
 
 async fn enter(shared: &Arc<Shared>, extent: &Extent) -> Place {
     match shared.gate.enter(extent.is_wanted()) {
-        Entry::Now(place) => place,
+        Entry::Now(place) => {
+            extent.set_ticket(IN_FLIGHT);
+            place
+        }
         Entry::Later(ticket, receiver) => {
             extent.set_ticket(ticket);
             if extent.is_wanted() {
@@ -135,7 +138,7 @@ async fn enter(shared: &Arc<Shared>, extent: &Extent) -> Place {
                 shared.gate.promote(ticket);
             }
             let place = receiver.await.expect("the gate answers every ticket");
-            extent.set_ticket(0);
+            extent.set_ticket(IN_FLIGHT);
             place
         }
     }

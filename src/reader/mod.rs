@@ -52,7 +52,7 @@ pub use options::{Options, PrefetchChunks, ReadMode};
 pub use warm::{WarmError, Warmed};
 
 use disk::Disk;
-use extent::{Extent, Waiting};
+use extent::{Extent, IN_FLIGHT, Waiting};
 use fetch::Fetcher;
 use gate::Gate;
 use object::{Lack, Limits, Object, Spare};
@@ -264,9 +264,10 @@ impl Reader {
 
     /// Housekeeping, about once a second: ends streams whose readers are gone and gives idle memory back.
     pub fn on_time(&self) {
-        let now = Instant::now();
+        let (now, options) = (Instant::now(), self.0.options());
+        let pause = self.0.pace.lock().link(now, 1).pause(options.chunk_size.as_u64());
         for object in self.0.open_objects() {
-            let cancelled = object.on_time(now, IDLE, &self.0.options());
+            let cancelled = object.on_time(now, IDLE, pause, &options);
             self.0.metrics.cancelled_fetches.add(cancelled as u64);
             if let Some(since) = now.checked_sub(self.0.deadline) {
                 object.expire(since);
@@ -524,7 +525,7 @@ impl Pending {
         let shared = Arc::clone(&self.shared);
         extent.park(len, Box::new(move || then(self)));
         let ticket = extent.ticket();
-        if ticket != 0 {
+        if ticket != IN_FLIGHT {
             shared.gate.promote(ticket);
         }
     }
@@ -593,7 +594,7 @@ impl Pending {
         for extent in &self.extents {
             let waiting = extent.want();
             let ticket = extent.ticket();
-            if ticket != 0 {
+            if ticket != IN_FLIGHT {
                 self.shared.gate.promote(ticket);
             }
             waiting.wait_for((self.read.end.min(extent.range.end) - extent.range.start) as usize).await?;

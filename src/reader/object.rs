@@ -92,6 +92,13 @@ struct Running {
     last_read: Instant,
 }
 
+impl Running {
+    /// End of the chunks that may be prefetched now.
+    fn window_end(&self, chunk: u64) -> u64 {
+        (self.front / chunk + 1 + u64::from(self.window.depth())) * chunk
+    }
+}
+
 /// What bounds a window: memory, and the path to the store.
 pub(super) struct Limits {
     /// The stream's part of the memory.
@@ -294,7 +301,7 @@ impl Object {
                 let (crossed, reach) = state.advance(stream, read, moved, now, limits, options);
                 (took, lesson) = (moved, state.running(stream).window.lesson());
                 if crossed {
-                    cancelled += state.sweep(options);
+                    cancelled += state.sweep(options) + state.cancel_queued(now, limits.link.pause(chunk), options);
                 }
                 let front = state.running(stream).front;
                 let border = state.streams.border(stream).unwrap_or(self.size);
@@ -377,11 +384,13 @@ impl Object {
         self.state.lock().let_go(starts)
     }
 
-    /// Ends the streams whose readers went away or that nobody read for `idle`.
-    pub fn on_time(&self, now: Instant, idle: Duration, options: &Options) -> usize {
+    /// Ends the streams whose readers went away or that nobody read for `idle`, and cancels the queued prefetches of those that were not read
+    /// for `pause`.
+    pub fn on_time(&self, now: Instant, idle: Duration, pause: Duration, options: &Options) -> usize {
         let mut state = self.state.lock();
         let left = state.jumps.on_time(now);
-        let cancelled = if left.is_empty() { 0 } else { state.abandon(&left, true, options) };
+        let mut cancelled = if left.is_empty() { 0 } else { state.abandon(&left, true, options) };
+        cancelled += state.cancel_queued(now, pause, options);
         let forgotten = state.windows.iter().filter(|running| now.duration_since(running.last_read) >= idle).map(|running| running.stream);
         let forgotten: Vec<_> = forgotten.collect();
         cancelled + if forgotten.is_empty() { 0 } else { state.abandon(&forgotten, false, options) }
@@ -531,6 +540,22 @@ impl State {
             }
         }
         self.sweep(options)
+    }
+
+    /// Cancels prefetches that wait for a place and that no active stream has in its window: after the window has narrowed, or while the reader
+    /// pauses. Those in flight go on, because their bytes are paid for.
+    fn cancel_queued(&mut self, now: Instant, pause: Duration, options: &Options) -> usize {
+        let queued = |held: &Held| held.is_windowed() && held.extent.is_queued();
+        if !self.extents.values().any(queued) {
+            return 0;
+        }
+        let chunk = options.chunk_size.as_u64();
+        let active = self.windows.iter().filter(|running| now.duration_since(running.last_read) < pause);
+        let ends: Vec<(u64, u64)> = active.map(|running| (running.at, running.window_end(chunk))).collect();
+        let wanted = |range: &Range<u64>| ends.iter().any(|&(at, end)| at < range.end && range.start < end);
+        let unwanted = self.extents.values().filter(|held| queued(held) && !wanted(&held.extent.range));
+        let starts = unwanted.map(|held| held.extent.range.start).collect();
+        self.let_go(starts)
     }
 
     /// Lets go of the extents that lie in no stream's window.

@@ -29,6 +29,9 @@ const TIMES_LATENCY: u32 = 3;
 /// With less in a GET requests would cost more than they save.
 const LEAST_UNIT: u64 = 1 << 20;
 
+/// Programs that compute between their reads are not paused readers.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+
 const MIB: f64 = 1_048_576.0;
 
 /// See the module.
@@ -131,6 +134,13 @@ impl Link {
         let latency = self.latency?;
         let transfer = |transfer: Duration| transfer.mul_f64(bytes as f64 / MIB);
         Some(self.transfer.map_or(latency * TIMES_LATENCY, |per_mib| latency + transfer(per_mib)))
+    }
+
+    /// Time without a read after which a reader of chunks of `chunk` bytes counts as paused: two GETs as they are now, each about three round
+    /// trips, and at least a second.
+    pub fn pause(&self, chunk: u64) -> Duration {
+        let time = self.time_of(chunk).unwrap_or_default().mul_f64(self.usual);
+        (time * 2).max(MIN_PAUSE)
     }
 
     /// The bytes of a GET of which about half the time is its latency: with more of them at once what is read in parallel would be there hardly
