@@ -153,7 +153,10 @@ impl Names {
             async move {
                 let asked = Instant::now();
                 // What fails is told by the request for the name.
-                let Ok(page) = store.list(&request(&directory, Some(after.clone()).filter(|after| !after.as_bytes().is_empty()))).await else { return false };
+                let Ok(page) = store.list(&request(&directory, Some(after.clone()).filter(|after| !after.as_bytes().is_empty()))).await
+                else {
+                    return false;
+                };
                 walk::learn_part(&cache, &hidden, &directory, after, page, asked);
                 true
             }

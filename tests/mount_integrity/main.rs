@@ -13,6 +13,7 @@ mod program;
 mod random;
 mod reopen;
 mod sizes;
+mod slow_link;
 mod sqlite;
 mod stress;
 mod versions;
@@ -30,6 +31,7 @@ fn main() -> std::process::ExitCode {
         versions::trials(),
         posix::trials(),
         stress::trials(),
+        slow_link::trials(),
     ];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

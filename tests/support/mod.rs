@@ -20,6 +20,7 @@ pub mod oss_sign;
 pub mod oss_write;
 pub mod python;
 pub mod real_world;
+pub mod relay;
 pub mod s3_server;
 pub mod sandbox;
 pub mod sts;

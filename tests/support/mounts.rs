@@ -150,6 +150,11 @@ impl<'a> Daemon<'a> {
         self
     }
 
+    /// Reaches the server at another address, such as that of a relay.
+    pub fn through(self, endpoint: &str) -> Self {
+        Self { endpoint: endpoint.to_owned(), ..self }
+    }
+
     /// Starts it inside a cgroup.
     pub fn in_cgroup(mut self, path: &Path) -> Self {
         self.cgroup = Some(path.to_owned());
