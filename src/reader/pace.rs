@@ -10,8 +10,12 @@ use tokio::time::Instant;
 
 use super::climb;
 
-/// Observations count for one to two of these.
+/// Observations count for one to two of these, at least.
 const EPOCH: Duration = Duration::from_secs(10);
+
+/// GETs of an epoch, one after another. On a slow link a window that is too wide makes each GET take longer than [`EPOCH`]: the time that a GET
+/// takes by itself would be forgotten, and the window would keep its width for good.
+const GETS_OF_EPOCH: u32 = 16;
 
 /// The last part of an epoch, in which windows are halved: several round trips of a distant store.
 const PROBE: Duration = Duration::from_millis(300);
@@ -44,6 +48,8 @@ pub(super) struct Pace {
     stretch: f64,
     /// Of the latest GETs, how many times as long as the fastest they took: a mean in which each is a thirty-second.
     usual: f64,
+    /// What the latest GETs took: a mean in which each is an eighth.
+    mean: Duration,
 }
 
 /// The least times of an epoch.
@@ -71,7 +77,16 @@ pub(super) struct Link {
 
 impl Pace {
     pub fn new(now: Instant) -> Self {
-        Self { epoch_started: now, before: Seen::default(), now: Seen::default(), stretch: climb::LEAN, usual: 1.0 }
+        Self { epoch_started: now, before: Seen::default(), now: Seen::default(), stretch: climb::LEAN, usual: 1.0, mean: Duration::ZERO }
+    }
+
+    fn epoch(&self) -> Duration {
+        EPOCH.max(self.mean * GETS_OF_EPOCH)
+    }
+
+    /// Until the GETs of the wide window have ended.
+    fn probe(&self) -> Duration {
+        PROBE.max(self.mean)
     }
 
     /// One of the readers found that windows should be so many times as wide.
@@ -81,7 +96,7 @@ impl Pace {
 
     /// The first byte of a GET came after `latency`.
     pub fn on_first_byte(&mut self, now: Instant, latency: Duration) {
-        if now.duration_since(self.epoch_started) >= EPOCH {
+        if now.duration_since(self.epoch_started) >= self.epoch() {
             self.epoch_started = now;
             self.before = Seen { latency: self.now.latency.or(self.before.latency), transfer: self.now.transfer.or(self.before.transfer) };
             self.now = Seen::default();
@@ -96,6 +111,7 @@ impl Pace {
         let Some(latency) = self.now.latency.or(self.before.latency) else { return };
         if bytes >= TELLING_BYTES {
             // Not after its own first byte: when that is noticed late, much of the body is there already.
+            self.mean = if self.mean.is_zero() { whole } else { (self.mean * 7 + whole) / 8 };
             let transfer = whole.saturating_sub(latency).mul_f64(MIB / bytes as f64);
             self.now.transfer = Some(least(self.now.transfer, transfer));
             let link = self.link(self.epoch_started, 1);
@@ -113,7 +129,7 @@ impl Pace {
         Link {
             latency: both(self.before.latency, self.now.latency),
             transfer: both(self.before.transfer, self.now.transfer),
-            is_probed: (EPOCH - PROBE..EPOCH).contains(&age),
+            is_probed: (self.epoch() - self.probe()..self.epoch()).contains(&age),
             readers,
             stretch: self.stretch,
             usual: self.usual,
@@ -225,6 +241,22 @@ mod tests {
         }
         assert_eq!(pace.link(now + EPOCH * 2, 1).time_of(4 * MIB), Some(ms(100)));
         assert!(!pace.link(now + EPOCH * 2, 1).is_probed);
+    }
+
+    #[test]
+    fn slow_gets_make_the_epoch_longer() {
+        let now = Instant::now();
+        let mut pace = Pace::new(now);
+        get(&mut pace, now, ms(50), ms(1200), 4 * MIB);
+        for second in 1..200 {
+            get(&mut pace, now + Duration::from_secs(second), ms(50), ms(16_000), 4 * MIB);
+        }
+        assert_eq!(pace.link(now + EPOCH * 20, 1).time_of(4 * MIB), Some(ms(1200)));
+        assert!(pace.link(now + Duration::from_secs(250), 1).is_probed);
+        for second in 260..262 {
+            get(&mut pace, now + Duration::from_secs(second) * 2, ms(50), ms(16_000), 4 * MIB);
+        }
+        assert_eq!(pace.link(now, 1).time_of(4 * MIB), Some(ms(16_000)));
     }
 
     #[test]

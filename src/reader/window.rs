@@ -35,6 +35,10 @@ const HOPED_RATE: f64 = 4e9;
 /// Until its first turn is over a stream may become so many times as fast as it is, the wait for its first byte left out; and until its second.
 const HOPED: [f64; 2] = [64.0, 32.0];
 
+/// Where a GET takes longer than this, as much less is hoped for: the rate is known after a few GETs all the same, and what was asked for in vain
+/// takes the longer to arrive.
+const QUICK_GET: Duration = Duration::from_millis(100);
+
 /// Where GETs take so many times as long as the fastest the path is full: more of them share what there is with those that are needed first, and as
 /// much less is hoped for.
 const FULL: f64 = 2.0;
@@ -164,6 +168,7 @@ impl Auto {
         let over = self.turn.bytes >= u64::from(AUTO_LEAST) * chunk_bytes && elapsed >= time.mul_f64(TURN_OF * link.usual);
         let a_second = |bytes: u64, elapsed: Duration| bytes as f64 / elapsed.max(Duration::from_micros(1)).as_secs_f64();
         let hoped = |times: f64| {
+            let times = times * (QUICK_GET.as_secs_f64() / time.as_secs_f64()).min(1.0);
             let times = if link.usual < FULL { times } else { times / LESS_WHERE_FULL };
             let first = a_second(self.turn.bytes, elapsed.saturating_sub(link.latency.unwrap_or_default()));
             chunks((first * times).min(HOPED_RATE / link.readers.max(1) as f64), link.stretch / climb::LEAN)
