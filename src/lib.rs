@@ -24,7 +24,7 @@
 //!
 //! The modules import in one direction only: [`cli`], then [`demo`], [`standin`], [`mount`], [`bench`](mod@bench), [`csi`], [`transfer`], [`config`], [`fuse`], [`admin`], [`vfs`], [`writer`],
 //! [`reader`], [`spill`], [`store`], and at the bottom [`budget`], [`lasting`], [`handover`], [`logging`], [`metrics`], [`mountinfo`],
-//! [`panics`], [`signals`], [`sys`] and [`units`], which may name [`started_in`].
+//! [`panics`], [`process`], [`signals`], [`sys`] and [`units`], which may name [`started_in`].
 
 #![deny(clippy::unwrap_used)]
 
@@ -43,6 +43,7 @@ pub mod metrics;
 pub mod mount;
 pub mod mountinfo;
 pub mod panics;
+pub mod process;
 pub mod reader;
 pub mod signals;
 pub mod spill;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// each other.
 const LAYERS: &[&[&str]] = &[
     &["started_in"],
-    &["units", "sys", "metrics", "logging", "signals", "handover", "mountinfo", "panics"],
+    &["units", "sys", "metrics", "logging", "signals", "handover", "mountinfo", "panics", "process"],
     &["budget", "lasting"],
     &["store"],
     &["spill"],

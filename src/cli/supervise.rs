@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Builder;
 
@@ -24,6 +24,7 @@ use crate::config::{MountTarget, Settings};
 use crate::handover::{Door, Keeper, Link, Message, Place, Report, Trouble, Wish};
 use crate::logging::Attachment;
 use crate::mountinfo::{self, Device};
+use crate::process::Process;
 use crate::signals::Signals;
 use crate::started_in;
 
@@ -70,7 +71,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    child: Option<Pid>,
+    child: Option<Arc<Process>>,
     line: Option<UnixStream>,
     /// Somebody waits for another program to serve.
     upgrade: Option<Upgrade>,
@@ -172,11 +173,11 @@ impl Supervisor<'_> {
     ) -> Result<Ended, Failure> {
         let failed = |error: io::Error| Failure::internal(format!("cannot start the daemon: {error}"));
         let (here, there) = UnixStream::pair().map_err(failed)?;
-        let mut child = self.start(program, there).map_err(failed)?;
-        let (began, pid) = (Instant::now(), child.id());
+        let (mut child, process) = self.start(program, there).map_err(failed)?;
+        let (began, pid, process) = (Instant::now(), child.id(), Arc::new(process));
         let line = here.try_clone().map_err(failed)?;
-        self.shared.on_start(Pid::from_child(&child), line);
-        let waited = begins_in_time(&child);
+        self.shared.on_start(Arc::clone(&process), line);
+        let waited = begins_in_time(process);
         let (mut was_ready, mut trouble, mut told) = (false, None, Ok(()));
         let served = keeper.serve(here, |report| match report {
             Report::Session => {}
@@ -206,14 +207,14 @@ impl Supervisor<'_> {
         Ok(Ended { status, was_ready, lived: began.elapsed(), trouble })
     }
 
-    fn start(&self, program: &Path, line: UnixStream) -> io::Result<Child> {
+    fn start(&self, program: &Path, line: UnixStream) -> io::Result<(Child, Process)> {
         let mut args = std::env::args_os();
         let name = args.next().unwrap_or_else(|| "windlass".into());
         let mut command = Command::new(program);
         command.arg0(name).args(args).env(kept::VARIABLE, kept::variable(self.attachment)).envs(started_in::variable());
         // The service manager knows the supervisor; signals of the terminal come from here.
         command.env_remove("NOTIFY_SOCKET").process_group(0).stdin(OwnedFd::from(line)).stdout(Stdio::null());
-        command.spawn()
+        Process::spawn(&mut command)
     }
 
     fn is_mounted(&self) -> bool {
@@ -268,16 +269,16 @@ impl Shared {
             let mut state = shared.state.lock();
             tracing::info!(reason = ending.name(), "ending");
             state.is_ending = true;
-            terminate(state.child);
+            terminate(state.child.as_deref());
         };
         std::thread::Builder::new().name("signals".into()).spawn(forward).map(drop)
     }
 
-    fn on_start(&self, child: Pid, line: UnixStream) {
+    fn on_start(&self, child: Arc<Process>, line: UnixStream) {
         let mut state = self.state.lock();
         (state.child, state.line) = (Some(child), Some(line));
         if state.is_ending {
-            terminate(state.child);
+            terminate(state.child.as_deref());
         }
     }
 
@@ -352,22 +353,23 @@ impl Shared {
     }
 }
 
-fn terminate(child: Option<Pid>) {
+fn terminate(child: Option<&Process>) {
     if let Some(child) = child
-        && let Err(error) = kill_process(child, Signal::TERM)
+        && let Err(error) = child.send(Signal::TERM)
     {
-        tracing::debug!(%error, "the daemon has ended by itself");
+        tracing::warn!(%error, "cannot ask the daemon to end");
     }
 }
 
 /// Ends a daemon that does not begin, unless the word comes that it has, or it is gone.
-fn begins_in_time(child: &Child) -> Sender<()> {
+fn begins_in_time(child: Arc<Process>) -> Sender<()> {
     let (tell, hear) = channel::<()>();
-    let pid = Pid::from_child(child);
     std::thread::spawn(move || {
         if hear.recv_timeout(BEGIN) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             tracing::error!("the daemon does not begin: it is killed");
-            let _ = kill_process(pid, Signal::KILL);
+            if let Err(error) = child.send(Signal::KILL) {
+                tracing::warn!(%error, "cannot kill the daemon");
+            }
         }
     });
     tell

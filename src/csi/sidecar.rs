@@ -4,17 +4,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::admin::{self, Client, Done};
 use crate::config;
+use crate::process::Process;
 use crate::signals::Ending;
 use crate::units::ByteSize;
 
@@ -136,8 +139,8 @@ fn socket(directory: &Path, name: &str) -> Option<(u64, u64)> {
 pub struct Daemons {
     options: Options,
     running: JoinSet<(Volume, End, Duration)>,
-    /// The processes, to be asked to end.
-    pids: HashMap<Volume, rustix::process::Pid>,
+    /// The processes of those that run, for signals.
+    processes: HashMap<Volume, Process>,
     /// What begins anew, and when.
     waiting: HashMap<Volume, Instant>,
     back_off: HashMap<Volume, BackOff>,
@@ -150,8 +153,8 @@ pub struct Daemons {
 
 impl Daemons {
     pub fn new(options: Options) -> Self {
-        let (pids, waiting, back_off, over, shares) = Default::default();
-        Self { options, running: JoinSet::new(), pids, waiting, back_off, over, shares, giving: JoinSet::new() }
+        let (processes, waiting, back_off, over, shares) = Default::default();
+        Self { options, running: JoinSet::new(), processes, waiting, back_off, over, shares, giving: JoinSet::new() }
     }
 
     /// Serves until `end` says why it ends; then asks all daemons to end and waits for what they have to store. What the worst of them ended with.
@@ -165,16 +168,16 @@ impl Daemons {
                 Some(ended) = self.running.join_next() => self.on_end(ended.expect("waiting for a process does not panic")),
             }
         };
-        tracing::info!(signal = ending.name(), daemons = self.pids.len(), "ending");
-        self.signal(rustix::process::Signal::TERM);
+        tracing::info!(signal = ending.name(), daemons = self.processes.len(), "ending");
+        self.signal(Signal::TERM);
         let mut worst = 0;
         while !self.running.is_empty() {
             tokio::select! {
                 // Who is asked again does not wait for what is to be stored.
-                _ = end() => self.signal(rustix::process::Signal::TERM),
+                _ = end() => self.signal(Signal::TERM),
                 Some(ended) = self.running.join_next() => {
                     let (volume, end, _) = ended.expect("waiting for a process does not panic");
-                    self.pids.remove(&volume);
+                    self.processes.remove(&volume);
                     if let End::Code(code) = end {
                         tracing::error!(volume = %volume.directory.display(), code, "a daemon has ended badly");
                         worst = worst.max(code);
@@ -201,7 +204,7 @@ impl Daemons {
         for volume in there {
             let is_due = self.waiting.get(&volume).is_none_or(|at| *at <= now);
             // Its daemon finds a driver that began anew, and thereby has another socket, by itself.
-            let is_served = self.pids.keys().any(|other| other.directory == volume.directory);
+            let is_served = self.processes.keys().any(|other| other.directory == volume.directory);
             if is_due && !is_served && !self.over.contains_key(&volume) {
                 self.waiting.remove(&volume);
                 self.begin(volume, share);
@@ -237,11 +240,10 @@ impl Daemons {
     }
 
     fn begin(&mut self, volume: Volume, share: ByteSize) {
-        match self.command(&volume, share).spawn() {
-            Ok(mut child) => {
-                tracing::info!(volume = %volume.directory.display(), pid = child.id(), "a daemon begins");
-                let pid = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed()));
-                self.pids.extend(pid.map(|pid| (volume.clone(), pid)));
+        match start(self.command(&volume, share)) {
+            Ok((mut child, process)) => {
+                tracing::info!(volume = %volume.directory.display(), pid = process.pid().as_raw_nonzero(), "a daemon begins");
+                self.processes.insert(volume.clone(), process);
                 self.shares.insert(volume.clone(), share);
                 let began = Instant::now();
                 self.running.spawn(async move {
@@ -269,7 +271,7 @@ impl Daemons {
     }
 
     fn on_end(&mut self, (volume, end, ran): (Volume, End, Duration)) {
-        self.pids.remove(&volume);
+        self.processes.remove(&volume);
         self.shares.remove(&volume);
         match end {
             End::InOrder => {
@@ -288,12 +290,21 @@ impl Daemons {
         self.waiting.insert(volume, Instant::now() + pause);
     }
 
-    fn signal(&self, signal: rustix::process::Signal) {
-        for pid in self.pids.values() {
-            // One that has ended meanwhile is waited for below, so that its number is nobody else's.
-            let _ = rustix::process::kill_process(*pid, signal);
+    fn signal(&self, signal: Signal) {
+        for (volume, process) in &self.processes {
+            if let Err(error) = process.send(signal) {
+                tracing::warn!(volume = %volume.directory.display(), %error, "cannot ask a daemon to end");
+            }
         }
     }
+}
+
+/// A process that is dropped here on an error is killed, as the command says.
+fn start(mut command: Command) -> io::Result<(Child, Process)> {
+    let child = command.spawn()?;
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed())).expect("it has not been waited for");
+    let process = Process::of_child(pid)?;
+    Ok((child, process))
 }
 
 async fn wait(child: &mut Child) -> End {
@@ -423,16 +434,17 @@ mod tests {
         let (_dir, volume, _socket, options) = pod_with_a_volume();
         let mut daemons = Daemons::new(options);
         daemons.look();
-        let first: Vec<_> = daemons.pids.values().copied().collect();
+        let running = |daemons: &Daemons| daemons.processes.values().map(Process::pid).collect::<Vec<_>>();
+        let first = running(&daemons);
         fs::rename(volume.join("mount.sock"), volume.join("before")).unwrap();
         let _another = UnixListener::bind(volume.join("mount.sock")).unwrap();
         daemons.look();
-        assert_eq!(daemons.pids.values().copied().collect::<Vec<_>>(), first);
-        rustix::process::kill_process(first[0], rustix::process::Signal::KILL).unwrap();
+        assert_eq!(running(&daemons), first);
+        daemons.signal(Signal::KILL);
         let ended = daemons.running.join_next().await.unwrap().unwrap();
         daemons.on_end(ended);
         daemons.look();
-        assert_eq!(daemons.pids.len(), 1, "and another one is begun at once for the new socket");
+        assert_eq!(daemons.processes.len(), 1, "and another one is begun at once for the new socket");
     }
 
     #[tokio::test]

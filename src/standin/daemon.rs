@@ -3,14 +3,15 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
+
+use crate::process::Process;
 
 /// How much of stderr is kept: the last error is one line.
 const KEPT: usize = 16 << 10;
@@ -31,7 +32,7 @@ pub(super) struct Daemon {
 
 #[derive(Debug)]
 struct Shared {
-    process: OwnedFd,
+    process: Process,
     ended: Mutex<Option<Ended>>,
     end: Condvar,
 }
@@ -48,17 +49,8 @@ impl Daemon {
         if let Some(variables) = environment {
             command.env_clear().envs(variables.iter().map(|(name, value)| (name, value)));
         }
-        let mut child = command.spawn()?;
+        let (mut child, process) = Process::spawn(&mut command)?;
         let stderr = child.stderr.take().expect("it was piped");
-        let pid = Pid::from_child(&child);
-        // It cannot have been waited for, so the number is its own.
-        let process = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(process) => process,
-            Err(error) => {
-                child.kill().and_then(|()| child.wait().map(drop))?;
-                return Err(error.into());
-            }
-        };
         let shared = Arc::new(Shared { process, ended: Mutex::new(None), end: Condvar::new() });
         let waited = Arc::clone(&shared);
         std::thread::Builder::new().name("daemon".into()).spawn(move || {
@@ -104,10 +96,7 @@ impl Daemon {
     }
 
     fn send(&self, signal: Signal) {
-        // ESRCH: it has ended, which is what was wanted.
-        if let Err(error) = pidfd_send_signal(self.shared.process.as_fd(), signal)
-            && error != rustix::io::Errno::SRCH
-        {
+        if let Err(error) = self.shared.process.send(signal) {
             tracing::warn!(%error, "cannot send a signal to a mount");
         }
     }
