@@ -5,12 +5,14 @@
 use std::io;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::detach::Known;
@@ -219,25 +221,50 @@ async fn accept(shared: Arc<Shared>, mut keeper: Keeper, listener: UnixListener)
                 return shared.give_up();
             }
         };
-        let stream = match accepted.and_then(|(stream, _)| admit(stream, shared.user)) {
-            Ok(stream) => stream,
+        let admitted = accepted.and_then(|(stream, _)| admit(stream, shared.user));
+        let conversation = match admitted.and_then(|stream| Conversation::start(Arc::clone(&shared), stream)) {
+            Ok(conversation) => conversation,
             Err(error) => {
-                tracing::warn!(bucket = shared.bucket, %error, "nobody is let in to serve a mount");
+                tracing::warn!(bucket = shared.bucket, %error, "a daemon that has connected cannot serve the mount");
                 // Without descriptors left it would be tried again at once.
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let conversation = Arc::clone(&shared);
-        // It lasts as long as the daemon; dropping the reception ends it.
-        let conversing = tokio::task::spawn_blocking(move || {
-            let goes_on = conversation.converse(&mut keeper, stream);
-            goes_on.then_some(keeper)
-        });
-        match conversing.await {
-            Ok(Some(kept)) => keeper = kept,
-            Ok(None) | Err(_) => return shared.give_up(),
+        match conversation.with(keeper).await {
+            Some(kept) => keeper = kept,
+            None => return shared.give_up(),
         }
+    }
+}
+
+/// A thread that talks to one daemon. It lasts as long as the daemon, and dropping the reception ends it. It is none of the runtime's threads for work that blocks:
+/// there are 512 of those, which the volumes of a large node would keep from the calls of kubelet.
+#[derive(Debug)]
+struct Conversation {
+    keeper: mpsc::Sender<Keeper>,
+    end: oneshot::Receiver<Option<Keeper>>,
+}
+
+impl Conversation {
+    /// Starts the thread, which waits for the keeper: that stays with the caller when there is no thread to be had.
+    fn start(shared: Arc<Shared>, stream: UnixStream) -> io::Result<Self> {
+        let (keeper, taken) = mpsc::channel::<Keeper>();
+        let (ended, end) = oneshot::channel();
+        thread::Builder::new().name("windlass-serve".into()).spawn(move || {
+            let Ok(mut keeper) = taken.recv() else { return };
+            let goes_on = shared.converse(&mut keeper, stream);
+            // Unless the reception has been dropped meanwhile.
+            let _ = ended.send(goes_on.then_some(keeper));
+        })?;
+        Ok(Self { keeper, end })
+    }
+
+    /// Returns the keeper when another daemon may come.
+    async fn with(self, keeper: Keeper) -> Option<Keeper> {
+        self.keeper.send(keeper).expect("the thread waits for it");
+        // A thread that has panicked has dropped the keeper.
+        self.end.await.ok().flatten()
     }
 }
 
@@ -267,6 +294,7 @@ mod tests {
     use std::path::Path;
 
     use serde_json::json;
+    use tokio::runtime::Builder;
 
     use super::*;
     use crate::handover::{Link, Message, Place};
@@ -353,6 +381,24 @@ mod tests {
         link.send(&json!({"ready": true}), &[]).unwrap();
         drop(link);
         until(&reception, |standing| *standing == Standing::Dead).await;
+    }
+
+    #[test]
+    fn served_volumes_leave_the_blocking_threads_to_the_calls_of_kubelet() {
+        let runtime = Builder::new_multi_thread().worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap();
+        let _runtime = runtime.enter();
+        let dir = tempfile::tempdir().unwrap();
+        let serve = |number: usize| {
+            let path = dir.path().join(format!("{number}.sock"));
+            let reception = reception(&path, 1, PATIENCE);
+            let mut link = Link::new(Place::of(&path).unwrap().connect().unwrap());
+            let message = link.receive::<Message>(Some(Duration::from_secs(10))).unwrap().unwrap().0;
+            assert_eq!(message.bucket, "s3://data");
+            (reception, link)
+        };
+        let _served: Vec<_> = (0..3).map(serve).collect();
+        let call = async { tokio::time::timeout(Duration::from_secs(10), tokio::task::spawn_blocking(|| 7)).await };
+        assert_eq!(runtime.block_on(call).expect("a call of kubelet waits for a served volume").unwrap(), 7);
     }
 
     #[tokio::test]
