@@ -58,7 +58,7 @@ pub fn describe(context: &BTreeMap<String, String>, mount_flags: &[String]) -> R
     let mut options: BTreeMap<String, String> = BTreeMap::new();
     let mut words: Vec<String> = mount_flags.to_vec();
     let mut source = None;
-    for (name, text) in context.iter().filter(|(name, _)| !name.contains('/')) {
+    for (name, text) in context.iter().filter(|(name, _)| !is_of_kubernetes(name)) {
         let name = ALSO.iter().find(|(other, _)| other == name).map_or(name.as_str(), |(_, ours)| ours);
         match name {
             "source" => source = Some(text.clone()),
@@ -95,6 +95,11 @@ pub fn describe(context: &BTreeMap<String, String>, mount_flags: &[String]) -> R
             ..Message::default()
         },
     })
+}
+
+/// Whether Kubernetes has added the attribute `name`: its own have a domain, as labels do.
+pub fn is_of_kubernetes(name: &str) -> bool {
+    name.contains('/')
 }
 
 /// The canonical name of an option.

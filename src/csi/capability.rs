@@ -10,6 +10,7 @@ use super::proto::csi::volume_capability::{AccessType, MountVolume};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Use<'a> {
     pub mount: &'a MountVolume,
+    pub mode: Mode,
     pub read_only: bool,
     /// By one pod at a time.
     pub alone: bool,
@@ -30,7 +31,7 @@ pub fn read(capability: Option<&VolumeCapability>) -> Result<Use<'_>, Status> {
         Some(mode) => mode,
     };
     let read_only = matches!(mode, Mode::SingleNodeReaderOnly | Mode::MultiNodeReaderOnly);
-    Ok(Use { mount, read_only, alone: mode == Mode::SingleNodeSingleWriter })
+    Ok(Use { mount, mode, read_only, alone: mode == Mode::SingleNodeSingleWriter })
 }
 
 #[cfg(test)]

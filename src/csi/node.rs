@@ -12,7 +12,7 @@ use super::attributes::{self, Described};
 use super::capability;
 use super::credentials::{self, Files};
 use super::in_flight::InFlight;
-use super::ledger::Record;
+use super::ledger::{Record, Requested};
 use super::pod_dir::CREDENTIALS;
 use super::proto::csi::node_server::Node;
 use super::proto::csi::node_service_capability::{self, Rpc, rpc};
@@ -86,6 +86,18 @@ impl Reading {
         let keys = credentials::keys(&secrets).map_err(invalid)?;
         let tokens = described.tokens.as_deref().map(credentials::tokens).transpose().map_err(invalid)?.unwrap_or_default();
         let read_only = described.read_only || request.readonly || wanted.read_only;
+        let requested = Requested {
+            attributes: context
+                .iter()
+                .filter(|(name, _)| !attributes::is_of_kubernetes(name))
+                .map(|(name, text)| (name.clone(), text.clone()))
+                .collect(),
+            mount_flags: wanted.mount.mount_flags.clone(),
+            group: wanted.mount.volume_mount_group.clone(),
+            access_mode: wanted.mode.as_str_name().to_owned(),
+            read_only: request.readonly,
+            has_keys: keys.is_some(),
+        };
         let directory = self.sidecar.join(&target.name).join(CREDENTIALS);
         let group = wanted.mount.volume_mount_group.as_str();
         let record = Record {
@@ -98,6 +110,7 @@ impl Reading {
             alone: wanted.alone,
             message: complete(described, read_only, group, keys.is_some(), &tokens, &directory),
             device: String::new(),
+            requested: Some(requested),
         };
         Ok(volumes::Request { record, target, credentials: keys.into_iter().flatten().chain(tokens).collect() })
     }
@@ -226,6 +239,29 @@ mod tests {
         assert_eq!(made.credentials.len(), 2);
         assert!(!serde_json::to_string(&made.record).unwrap().contains("hidden"));
         assert!(!made.record.read_only && !options.contains_key("read-only"));
+    }
+
+    #[test]
+    fn request_stays_the_same_when_the_driver_puts_credentials_elsewhere() {
+        let asked = || request(&[("bucket", "data"), ("csi.storage.k8s.io/pod.name", "one")], &[("akId", "id"), ("akSecret", "hidden")]);
+        let before = read(asked()).unwrap().record;
+        let after = Reading { kubelet: "/nowhere/kubelet".into(), sidecar: "/elsewhere".into() }.read(asked()).unwrap().record;
+        assert_ne!(before.message, after.message);
+        assert!(before.is_same(&after));
+        let with = |change: fn(&mut NodePublishVolumeRequest)| {
+            let mut changed = asked();
+            change(&mut changed);
+            read(changed).unwrap().record
+        };
+        assert!(before.is_same(&with(|request| drop(request.volume_context.insert("csi.storage.k8s.io/pod.name".into(), "two".into())))));
+        for other in [
+            with(|request| drop(request.volume_context.insert("chunk-size".into(), "8MiB".into()))),
+            with(|request| request.readonly = true),
+            with(|request| request.secrets.clear()),
+            with(|request| request.volume_id = "w".into()),
+        ] {
+            assert!(!before.is_same(&other), "{:?}", other.requested);
+        }
     }
 
     #[test]
