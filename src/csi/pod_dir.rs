@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::io::Errno;
 
 use super::credentials::Files;
 use super::target::Target;
@@ -22,6 +23,12 @@ const LONGEST: u64 = 64 << 10;
 const SOCKET: &str = "mount.sock";
 const ERROR: &str = "error.json";
 pub const CREDENTIALS: &str = "credentials";
+
+/// Entries that one call removes at most. The directory of a volume has about twenty; a pod can make millions, and the driver works for all pods of the node.
+const MAX_ENTRIES: usize = 1000;
+
+/// Directories below each other that are removed: a set of credentials is the third one.
+const MAX_DEPTH: usize = 4;
 
 /// The link to what holds at present, as Kubernetes has it in its Secret volumes: a reader sees all of a set or all of the one before.
 const DATA: &str = "..data";
@@ -59,7 +66,7 @@ impl PodDir {
     pub fn make(kubelet: &Path, target: &Target, user: u32) -> Result<Self, Error> {
         let meeting = meeting(kubelet, target)?;
         match rustix::fs::mkdirat(&meeting, &target.name, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(Error::Io(error.into())),
         }
         let made = Self::open_in(meeting, target, user)?;
@@ -118,7 +125,7 @@ impl PodDir {
     pub fn put_credentials(&self, files: &Files) -> io::Result<()> {
         match rustix::fs::mkdirat(&self.directory, CREDENTIALS, Mode::RWXU) {
             Ok(()) => {}
-            Err(rustix::io::Errno::EXIST) => {}
+            Err(Errno::EXIST) => {}
             Err(error) => return Err(error.into()),
         }
         let set = directory_in(self.directory.as_fd(), OsStr::new(CREDENTIALS))?;
@@ -165,18 +172,23 @@ impl PodDir {
 
     /// Takes away earlier sets, and links that lead nowhere now.
     fn sweep_credentials(&self, set: &OwnedFd, current: &OsStr, files: &Files) -> io::Result<()> {
-        for name in names(set.as_fd())? {
+        let found = names(set.as_fd(), MAX_ENTRIES)?;
+        let mut removal = Removal { is_cut: found.len() == MAX_ENTRIES, ..Removal::default() };
+        for name in found {
             let is_wanted = name == current || name == DATA || name.to_str().is_some_and(|name| files.contains_key(name));
             if !is_wanted {
-                remove(set.as_fd(), &name, 1);
+                removal.remove(set.as_fd(), &name, 1);
             }
         }
+        removal.report(&self.name);
         Ok(())
     }
 
-    /// Takes the directory away with what is in it. What cannot be removed goes with the pod.
+    /// Takes the directory away with what is in it. What cannot be removed, or is more than [`MAX_ENTRIES`], goes with the pod.
     pub fn clear(&self) {
-        remove(self.meeting.as_fd(), &self.name, 4);
+        let mut removal = Removal::default();
+        removal.remove(self.meeting.as_fd(), &self.name, MAX_DEPTH);
+        removal.report(&self.name);
     }
 }
 
@@ -223,14 +235,17 @@ fn holds(set: BorrowedFd<'_>, name: &OsStr, files: &Files) -> bool {
         let found = open(directory.as_fd(), OsStr::new(file), OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty());
         found.and_then(read).is_ok_and(|found| found == *bytes)
     };
-    names(directory.as_fd()).is_ok_and(|names| names.len() == files.len()) && files.iter().all(same)
+    names(directory.as_fd(), files.len() + 1).is_ok_and(|names| names.len() == files.len()) && files.iter().all(same)
 }
 
-/// What is in a directory.
-fn names(directory: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
+/// What is in a directory, up to `most` names.
+fn names(directory: BorrowedFd<'_>, most: usize) -> io::Result<Vec<OsString>> {
     use std::os::unix::ffi::OsStrExt;
     let mut found = Vec::new();
     for entry in Dir::read_from(directory)? {
+        if found.len() == most {
+            break;
+        }
         let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
         if name != "." && name != ".." {
             found.push(name);
@@ -239,18 +254,49 @@ fn names(directory: BorrowedFd<'_>) -> io::Result<Vec<OsString>> {
     Ok(found)
 }
 
-/// Removes a name, and what is below it down to `depth` directories: more is not of ours.
-fn remove(at: BorrowedFd<'_>, name: &OsStr, depth: usize) {
-    if rustix::fs::unlinkat(at, name, AtFlags::empty()).is_ok() {
-        return;
+/// Removes trees that a pod has made, up to a number of entries together.
+#[derive(Debug)]
+struct Removal {
+    entries_left: usize,
+    /// A bound was hit, or the pod makes entries meanwhile.
+    is_cut: bool,
+}
+
+impl Default for Removal {
+    fn default() -> Self {
+        Self { entries_left: MAX_ENTRIES, is_cut: false }
     }
-    if let Some(deeper) = depth.checked_sub(1)
-        && let Ok(directory) = directory_in(at, name)
-    {
-        names(directory.as_fd()).unwrap_or_default().iter().for_each(|name| remove(directory.as_fd(), name, deeper));
+}
+
+impl Removal {
+    /// Says of the directory of `volume` that not all of it is removed.
+    fn report(&self, volume: &OsStr) {
+        if self.is_cut {
+            tracing::warn!(
+                volume = %volume.display(),
+                max_entries = MAX_ENTRIES,
+                max_depth = MAX_DEPTH,
+                "the pod's directory of a volume has too many entries or is too deep: the rest is left to the kubelet"
+            );
+        }
     }
-    if let Err(error) = rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR) {
-        tracing::debug!(name = %name.display(), %error, "something stays in the pod's directory");
+
+    /// Removes a name, and what is below it down to `depth` directories.
+    fn remove(&mut self, at: BorrowedFd<'_>, name: &OsStr, depth: usize) {
+        if rustix::fs::unlinkat(at, name, AtFlags::empty()).is_ok() {
+            return;
+        }
+        if let Some(deeper) = depth.checked_sub(1)
+            && let Ok(directory) = directory_in(at, name)
+        {
+            let found = names(directory.as_fd(), self.entries_left).unwrap_or_default();
+            self.entries_left -= found.len();
+            found.iter().for_each(|name| self.remove(directory.as_fd(), name, deeper));
+        }
+        if let Err(error) = rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR) {
+            self.is_cut |= error == Errno::NOTEMPTY;
+            tracing::debug!(name = %name.display(), %error, "something stays in the pod's directory");
+        }
     }
 }
 
@@ -311,7 +357,7 @@ mod tests {
         assert_eq!(fs::read_link(at.join(DATA)).unwrap(), first, "nothing has changed");
         dir.put_credentials(&files(&[("token-a", "3")])).unwrap();
         let names: Vec<_> =
-            names(dir_of(&at).as_fd()).unwrap().into_iter().filter(|name| !name.to_string_lossy().starts_with("..")).collect();
+            names(dir_of(&at).as_fd(), MAX_ENTRIES).unwrap().into_iter().filter(|name| !name.to_string_lossy().starts_with("..")).collect();
         assert_eq!(names, ["token-a"]);
         assert_eq!(fs::read_dir(&at).unwrap().count(), 3, "the link, the set and one name");
         dir.clear();
@@ -346,6 +392,56 @@ mod tests {
         assert_eq!(fs::read_dir(&pod.meeting).unwrap().count(), 0);
         assert_eq!(fs::read_to_string(outside.path().join("kept")).unwrap(), "kept");
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    }
+
+    fn make_files(at: &Path, count: usize) {
+        fs::create_dir_all(at).unwrap();
+        (0..count).for_each(|number| fs::write(at.join(number.to_string()), "").unwrap());
+    }
+
+    fn count(at: &Path) -> usize {
+        fs::read_dir(at).unwrap().count()
+    }
+
+    #[test]
+    fn directory_with_too_many_entries_is_left_to_the_kubelet() {
+        let pod = pod();
+        let (dir, at) = (pod.dir(), pod.meeting.join("data"));
+        make_files(&at, MAX_ENTRIES + 50);
+        dir.clear();
+        assert_eq!(count(&at), 50);
+        dir.clear();
+        assert!(!at.exists());
+    }
+
+    #[test]
+    fn bound_of_removed_entries_is_that_of_the_whole_tree() {
+        let pod = pod();
+        let (dir, at) = (pod.dir(), pod.meeting.join("data"));
+        let folders = 4;
+        (0..folders).for_each(|number| make_files(&at.join(format!("folder-{number}")), MAX_ENTRIES / folders));
+        dir.clear();
+        let left: usize = fs::read_dir(&at).unwrap().map(|folder| count(&folder.unwrap().path())).sum();
+        assert_eq!(left, folders, "the folders are entries too");
+    }
+
+    #[test]
+    fn directory_that_is_too_deep_is_left_to_the_kubelet() {
+        let pod = pod();
+        let (dir, at) = (pod.dir(), pod.meeting.join("data"));
+        fs::create_dir_all(at.join("2/3/4/5/6")).unwrap();
+        dir.clear();
+        assert!(at.join("2/3/4/5/6").exists());
+    }
+
+    #[test]
+    fn credentials_are_written_beside_too_many_entries() {
+        let pod = pod();
+        let (dir, at) = (pod.dir(), pod.meeting.join("data/credentials"));
+        make_files(&at, MAX_ENTRIES + 50);
+        dir.put_credentials(&files(&[("AccessKeyId", "1")])).unwrap();
+        assert_eq!(fs::read_to_string(at.join("AccessKeyId")).unwrap(), "1");
+        assert!(count(&at) >= 50, "{}", count(&at));
     }
 
     #[test]
