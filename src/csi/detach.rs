@@ -46,6 +46,14 @@ impl Known {
         let is_there = mountinfo::device_at(&self.target).is_some_and(|device| device.to_string() == self.device);
         is_there && probe(&self.target) == Probed::Alive
     }
+
+    /// Whether it is in the mount table, also below another mount.
+    ///
+    /// # Errors
+    /// When the table cannot be read.
+    pub fn is_mounted(&self) -> io::Result<bool> {
+        Ok(mountinfo::read()?.iter().any(|entry| entry.mount_point == self.target && entry.device.to_string() == self.device))
+    }
 }
 
 /// Asks a mount whose descriptors are not here. Only the kernel knows whether anybody has them, and says it to whoever asks for anything: in a thread

@@ -171,6 +171,11 @@ impl Shared {
 
     /// How the mount stands when a daemon has ended.
     fn after(&self, keeper: &Keeper, was_unknown: bool, served: &Result<(), Error>) -> bool {
+        // A mount table that cannot be read says nothing about the mount.
+        if self.mount.is_mounted().is_ok_and(|is_mounted| !is_mounted) {
+            tracing::info!(bucket = self.bucket, "the mount is gone: no other daemon is expected");
+            return false;
+        }
         let standing = self.state.lock().standing.clone();
         match standing {
             Standing::Dead => return false,
@@ -298,16 +303,25 @@ mod tests {
 
     use super::*;
     use crate::handover::{Link, Message, Place};
+    use crate::mountinfo;
 
     const HOUR: Duration = Duration::from_secs(3600);
     const PATIENCE: Patience = Patience { first: HOUR, next: HOUR, word: HOUR };
 
+    /// One that is always there.
+    fn mounted() -> Known {
+        let target = Path::new("/");
+        Known { target: target.to_owned(), device: mountinfo::device_at(target).unwrap().to_string() }
+    }
+
     fn reception(path: &Path, files: usize, patience: Patience) -> Reception {
+        reception_of(mounted(), path, files, patience)
+    }
+
+    fn reception_of(mount: Known, path: &Path, files: usize, patience: Patience) -> Reception {
         let door = Place::of(path).unwrap().listen().unwrap();
         let devices = (0..files).map(|_| tempfile::tempfile().unwrap().into()).collect();
         let keeper = Keeper::new(devices, Message { bucket: "s3://data".into(), ..Message::default() });
-        // Nothing is mounted there.
-        let mount = Known { target: path.to_owned(), device: "0:0".into() };
         Reception::open(door, keeper, mount, (rustix::process::geteuid().as_raw(), patience), &Handle::current()).unwrap()
     }
 
@@ -383,6 +397,20 @@ mod tests {
         until(&reception, |standing| *standing == Standing::Dead).await;
     }
 
+    #[tokio::test]
+    async fn mount_that_is_gone_ends_with_its_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mount.sock");
+        let gone = Known { target: path.clone(), device: "0:0".into() };
+        let reception = reception_of(gone, &path, 1, PATIENCE);
+        let (link, ..) = daemon(&path).await;
+        link.send(&json!({"session": {"minor": 45}}), &[]).unwrap();
+        link.send(&json!({"ready": true}), &[]).unwrap();
+        drop(link);
+        until(&reception, |standing| *standing == Standing::Dead).await;
+        assert!(!path.exists(), "no other daemon is expected");
+    }
+
     #[test]
     fn served_volumes_leave_the_blocking_threads_to_the_calls_of_kubelet() {
         let runtime = Builder::new_multi_thread().worker_threads(1).max_blocking_threads(1).enable_all().build().unwrap();
@@ -437,7 +465,8 @@ mod tests {
     async fn a_daemon_that_has_nothing_cannot_serve_a_mount_that_is_lost() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mount.sock");
-        let reception = reception(&path, 0, Patience { word: Duration::from_millis(1), ..PATIENCE });
+        let lost = Known { target: path.clone(), device: "0:0".into() };
+        let reception = reception_of(lost, &path, 0, Patience { word: Duration::from_millis(1), ..PATIENCE });
         drop(Place::of(&path).unwrap().connect().unwrap());
         let _waits = Place::of(&path).unwrap().connect().unwrap();
         until(&reception, |standing| *standing == Standing::Dead).await;

@@ -1,6 +1,6 @@
 //! The sidecar of a pod: finds the volumes that the driver has published to it, and has a daemon of its own serve each. Reads no option of theirs and
-//! talks to no bucket. Invariants: a daemon that ends without being asked begins anew, later each time it did not last; one whose mount has gone
-//! does not; nobody is left when this ends; all daemons have equal shares of one budget of memory, which change when a volume comes or goes.
+//! talks to no bucket. Invariants: a daemon that ends is started again while its volume is published, later each time it did not last; no
+//! daemon is left when this ends; all daemons have equal shares of one budget of memory, which change when a volume comes or goes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -61,7 +61,7 @@ pub struct Volume {
 /// How a daemon ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its mount has gone, or it was asked to: exit code 0.
+    /// Its mount has gone, or a signal has asked for the end: exit code 0.
     InOrder,
     Code(u8),
 }
@@ -144,8 +144,6 @@ pub struct Daemons {
     /// What begins anew, and when.
     waiting: HashMap<Volume, Instant>,
     back_off: HashMap<Volume, BackOff>,
-    /// What has ended for good.
-    over: HashMap<Volume, End>,
     /// What the daemons that run have of the memory.
     shares: HashMap<Volume, ByteSize>,
     giving: JoinSet<(Volume, ByteSize, Result<String, admin::Error>)>,
@@ -153,8 +151,8 @@ pub struct Daemons {
 
 impl Daemons {
     pub fn new(options: Options) -> Self {
-        let (processes, waiting, back_off, over, shares) = Default::default();
-        Self { options, running: JoinSet::new(), processes, waiting, back_off, over, shares, giving: JoinSet::new() }
+        let (processes, waiting, back_off, shares) = Default::default();
+        Self { options, running: JoinSet::new(), processes, waiting, back_off, shares, giving: JoinSet::new() }
     }
 
     /// Serves until `end` says why it ends; then asks all daemons to end and waits for what they have to store. What the worst of them ended with.
@@ -194,10 +192,8 @@ impl Daemons {
         let is_there = |volume: &Volume| there.contains(volume);
         self.waiting.retain(|volume, _| is_there(volume));
         self.back_off.retain(|volume, _| is_there(volume));
-        self.over.retain(|volume, _| is_there(volume));
         // Also those of a driver that has gone and taken its sockets along: their daemons go on.
-        let published = there.iter().filter(|volume| !self.over.contains_key(volume));
-        let directories: HashSet<&Path> = published.chain(self.shares.keys()).map(|volume| volume.directory.as_path()).collect();
+        let directories: HashSet<&Path> = there.iter().chain(self.shares.keys()).map(|volume| volume.directory.as_path()).collect();
         let share = share(self.options.memory_limit, directories.len());
         self.give(share);
         let now = Instant::now();
@@ -205,7 +201,7 @@ impl Daemons {
             let is_due = self.waiting.get(&volume).is_none_or(|at| *at <= now);
             // Its daemon finds a driver that began anew, and thereby has another socket, by itself.
             let is_served = self.processes.keys().any(|other| other.directory == volume.directory);
-            if is_due && !is_served && !self.over.contains_key(&volume) {
+            if is_due && !is_served {
                 self.waiting.remove(&volume);
                 self.begin(volume, share);
             }
@@ -274,15 +270,11 @@ impl Daemons {
         self.processes.remove(&volume);
         self.shares.remove(&volume);
         match end {
-            End::InOrder => {
-                tracing::info!(volume = %volume.directory.display(), "the mount of a volume has gone");
-                self.over.insert(volume, end);
-            }
-            End::Code(code) => {
-                tracing::warn!(volume = %volume.directory.display(), code, "a daemon has ended");
-                self.again(volume, ran);
-            }
+            // Its mount is gone, and so is its socket in a moment; else another process has asked the daemon to end, and the volume needs one.
+            End::InOrder => tracing::info!(volume = %volume.directory.display(), "a daemon has ended in order"),
+            End::Code(code) => tracing::warn!(volume = %volume.directory.display(), code, "a daemon has ended"),
         }
+        self.again(volume, ran);
     }
 
     fn again(&mut self, volume: Volume, ran: Duration) {
@@ -377,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_daemon_that_fails_begins_anew_and_one_that_ended_in_order_does_not() {
+    async fn daemon_that_fails_is_started_again() {
         let dir = tempfile::tempdir().unwrap();
         let volume = dir.path().join("pod/data");
         fs::create_dir_all(&volume).unwrap();
@@ -392,29 +384,48 @@ mod tests {
         let (tell, told) = tokio::sync::oneshot::channel();
         let mut told = Some(told);
         let end = daemons.serve(async || match told.as_mut() {
-            Some(told) => {
-                told.await.unwrap();
+            Some(receiver) => {
+                receiver.await.unwrap();
+                told = None;
                 Ending::Terminate
             }
             None => std::future::pending().await,
         });
         let looking = async {
-            let is_over = || fs::read_to_string(volume.join("words")).is_ok_and(|words| words.lines().count() == 2);
-            while !is_over() {
+            let has_begun_twice = || fs::read_to_string(volume.join("words")).is_ok_and(|words| words.lines().count() >= 2);
+            while !has_begun_twice() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            // Long enough for one more, if one were to come.
-            tokio::time::sleep(3 * LOOK).await;
             tell.send(()).unwrap();
         };
         let (end, ()) = tokio::join!(end, looking);
         assert_eq!(end, End::InOrder);
         let words = fs::read_to_string(volume.join("words")).unwrap();
-        assert_eq!(words.lines().count(), 2, "{words}");
         assert!(
             words.contains(&format!("mount --foreground --fd-socket connect:{}/mount.sock", volume.display()))
                 && words.contains("--log-level=debug")
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn daemon_that_ends_in_order_is_started_while_its_volume_is_there() {
+        let (_dir, volume, _socket, options) = pod_with_a_volume();
+        // Its daemon ends at once, with exit code 0.
+        fs::write(volume.join("once"), "").unwrap();
+        let mut daemons = Daemons::new(options);
+        for _ in 0..3 {
+            daemons.look();
+            assert_eq!(daemons.processes.len(), 1);
+            let ended = daemons.running.join_next().await.unwrap().unwrap();
+            assert_eq!(ended.1, End::InOrder);
+            daemons.on_end(ended);
+            daemons.look();
+            assert_eq!(daemons.processes.len(), 0, "the next one begins after a pause");
+            tokio::time::advance(BACK_OFF[1]).await;
+        }
+        fs::remove_file(volume.join("mount.sock")).unwrap();
+        daemons.look();
+        assert_eq!(daemons.processes.len(), 0, "the volume is not published any more");
     }
 
     /// With a daemon that stays.

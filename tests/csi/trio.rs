@@ -170,17 +170,19 @@ fn life() {
     publish(&node, "w", &two, &server);
     wait_until("both are served", || sidecar.daemons().len() == 2 && sidecar.page("/readyz").is_some_and(|(status, _)| status == 200));
     assert_eq!(fs::read(two.target.join("file")).expect("it is served"), b"content");
-    // A daemon that is killed begins anew; kubelet asks for its volume again and again meanwhile.
-    let killed = sidecar.daemons()[0];
-    kill_process(Pid::from_raw(killed).expect("it is a process"), Signal::KILL).expect("it runs");
-    wait_until("another one serves", || {
-        publish(&node, "v", &one, &server);
-        publish(&node, "w", &two, &server);
-        let daemons = sidecar.daemons();
-        daemons.len() == 2 && !daemons.contains(&killed) && sidecar.page("/readyz").is_some_and(|(status, _)| status == 200)
-    });
-    for pod in [&one, &two] {
-        assert_eq!(fs::read(pod.target.join("file")).expect("it is served"), b"content");
+    // A daemon that ends is started again, also after SIGTERM; kubelet asks for its volume again and again meanwhile.
+    for signal in [Signal::KILL, Signal::TERM] {
+        let ended = sidecar.daemons()[0];
+        kill_process(Pid::from_raw(ended).expect("it is a process"), signal).expect("it runs");
+        wait_until("another one serves", || {
+            publish(&node, "v", &one, &server);
+            publish(&node, "w", &two, &server);
+            let daemons = sidecar.daemons();
+            daemons.len() == 2 && !daemons.contains(&ended) && sidecar.page("/readyz").is_some_and(|(status, _)| status == 200)
+        });
+        for pod in [&one, &two] {
+            assert_eq!(fs::read(pod.target.join("file")).expect("it is served"), b"content");
+        }
     }
     sidecar.process.signal(Signal::TERM);
     assert_eq!(sidecar.process.wait().code(), Some(0));
