@@ -96,7 +96,8 @@ impl Answer {
             // What is not implemented will not be at the next attempt.
             400..=499 | 501 => ErrorKind::Invalid,
             500..=599 => ErrorKind::Unavailable,
-            _ => ErrorKind::Corrupt,
+            // A success with a body that is neither the document expected nor an error document, or a status that HTTP does not define.
+            _ => ErrorKind::Malformed,
         }
     }
 
@@ -174,8 +175,8 @@ pub(super) fn transport(op: Op, key: &Key, error: &reqwest::Error) -> Error {
         return Error::new(ErrorKind::Malformed, op, key, NOT_HTTP);
     }
     let kind = match () {
-        // The next one shows the same certificate.
-        () if reach::is_untrusted(error) => ErrorKind::Malformed,
+        // The next attempt meets the same certificate, or the same server without TLS.
+        () if reach::is_no_tls(error) => ErrorKind::Malformed,
         () if error.is_timeout() && error.is_connect() => ErrorKind::Connect,
         () if error.is_timeout() => ErrorKind::Timeout,
         () if error.is_connect() => ErrorKind::Connect,

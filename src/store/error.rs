@@ -76,7 +76,8 @@ pub enum ErrorKind {
     Timeout,
     /// The bytes that arrived, here or there, are not those that were sent or asked for: short body, wrong Content-Range, another checksum.
     Corrupt,
-    /// The answer is none of the protocol: unreadable XML, no upload id, nothing that names the version. A second one like it is believed.
+    /// The response does not belong to the protocol: no HTTP or TLS, a certificate that is not accepted, no ranges, unreadable XML, no upload id,
+    /// nothing that names the version. A second one in a row ends the request.
     Malformed,
 }
 

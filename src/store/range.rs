@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header;
+use http::{StatusCode, header};
 use hyper_util::client::proxy::matcher::Matcher;
 use moka::sync::Cache;
 use tokio::time::{Instant, sleep, timeout};
@@ -226,7 +226,7 @@ impl RangeClient {
     /// Copies the body into the sink. A byte too many or too few is an error of its own: HTTP framing alone does
     /// not show it when the length is unknown.
     async fn copy_pieces(&self, response: &mut reqwest::Response, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        let wanted = request.range.end - request.range.start;
+        let (wanted, status) = (request.range.end - request.range.start, response.status());
         let mut got = 0_u64;
         loop {
             let piece = match timeout(self.stall_timeout, response.chunk()).await {
@@ -243,7 +243,10 @@ impl RangeClient {
             };
             self.metrics.fetched_bytes.add(piece.len() as u64);
             if piece.len() as u64 > wanted - got {
-                return Err(corrupt(request, format!("long body: more than {wanted} bytes")));
+                let message = format!("long body: more than {wanted} bytes");
+                // A server without range support sends the object from its beginning, each time.
+                let kind = if status == StatusCode::OK { ErrorKind::Malformed } else { ErrorKind::Corrupt };
+                return Err(answered(kind, &request.key, status, message));
             }
             got += piece.len() as u64;
             super::pour(&piece, sink);

@@ -160,9 +160,9 @@ fn tls<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::E
     }
 }
 
-/// Whether the other side showed a certificate that is not accepted.
-pub(super) fn is_untrusted(error: &reqwest::Error) -> bool {
-    matches!(tls(error), Some(rustls::Error::InvalidCertificate(_)))
+/// Whether the other side showed a certificate that is not accepted, or does not speak TLS at all.
+pub(super) fn is_no_tls(error: &reqwest::Error) -> bool {
+    matches!(tls(error), Some(rustls::Error::InvalidCertificate(_) | rustls::Error::InvalidMessage(_)))
 }
 
 fn silence(error: &reqwest::Error) -> Silence {

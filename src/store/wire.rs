@@ -95,7 +95,12 @@ async fn serve(mut stream: TcpStream, script: Arc<Mutex<VecDeque<Reply>>>, heads
         }
         match reply {
             Reply::Keep(_) => {}
-            Reply::Close(_) => return,
+            Reply::Close(_) => {
+                let _ = stream.shutdown().await;
+                // The rest of the request: unread, it would have the answer thrown away by a reset.
+                let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+                return;
+            }
             Reply::Stall(_) => {
                 // Until the client gives up.
                 let _ = stream.read_u8().await;

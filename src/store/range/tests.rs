@@ -192,6 +192,14 @@ async fn a_chunked_body_is_counted_too() {
 }
 
 #[tokio::test]
+async fn a_chunked_200_longer_than_the_range_means_that_there_are_no_ranges() {
+    let whole = format!("HTTP/1.1 200 OK\r\nETag: {ETAG}\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nabcdefghijk\r\n0\r\n\r\n");
+    let server = Fake::start(vec![Reply::Keep(whole.clone()), Reply::Keep(whole)]).await;
+    let outcome = get(&client(&options()), &server, 0..10).await;
+    assert_eq!((kind(&outcome), outcome.bytes.as_str()), (ErrorKind::Malformed, ""));
+}
+
+#[tokio::test]
 async fn silence_is_a_timeout_before_and_inside_the_body() {
     let before = get_once(Reply::Stall(String::new()), 0..10).await;
     assert_eq!((kind(&before), before.bytes.as_str()), (ErrorKind::Timeout, ""));

@@ -288,7 +288,7 @@ impl Requests {
         loop {
             match timeout(silence, response.chunk()).await {
                 Ok(Ok(Some(piece))) if body.len() + piece.len() <= BODY_LIMIT => body.extend_from_slice(&piece),
-                Ok(Ok(Some(_))) => return Err(Error::new(ErrorKind::Corrupt, call.op, call.key, "the answer is too long")),
+                Ok(Ok(Some(_))) => return Err(Error::new(ErrorKind::Malformed, call.op, call.key, "the answer is too long")),
                 Ok(Ok(None)) => return Ok(body),
                 Ok(Err(error)) => return Err(answer::transport(call.op, call.key, &error)),
                 Err(_) => return Err(Error::new(ErrorKind::Timeout, call.op, call.key, format!("no byte for {silence:?}"))),

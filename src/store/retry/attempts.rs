@@ -192,8 +192,9 @@ impl<'l> Attempts<'l> {
             // `out_of_time` already told of the attempts before.
             return Err(error);
         }
-        let is_same_again = error.kind == ErrorKind::Malformed
-            && self.last.as_ref().is_some_and(|last| (last.kind, &last.message) == (error.kind, &error.message));
+        // The messages need not be the same: that of an expired certificate contains the time.
+        let is_same_again =
+            error.kind == ErrorKind::Malformed && self.last.as_ref().is_some_and(|last| last.kind == ErrorKind::Malformed);
         // Throttling ends, and so does the outage of an endpoint that had responded before: the deadline alone limits these.
         let is_passing = error.asks_to_slow_down() || (error.is_silence() && self.load.has_answered());
         let is_limited = !is_passing || self.retries == 0;

@@ -19,6 +19,8 @@ fn byte_at(offset: u64) -> u8 {
 #[derive(Clone, Copy)]
 enum Step {
     Fail(ErrorKind),
+    /// As `Fail`, with this message.
+    FailWith(ErrorKind, &'static str),
     /// This many bytes, then an error.
     Break(u64, ErrorKind),
     Hang,
@@ -56,6 +58,7 @@ impl Scripted {
             Step::Succeed => Ok(()),
             Step::Hang => std::future::pending().await,
             Step::Fail(kind) | Step::Break(_, kind) => Err(Error::new(kind, op, key, "scripted")),
+            Step::FailWith(kind, message) => Err(Error::new(kind, op, key, message)),
         }
     }
 }
@@ -78,7 +81,7 @@ impl ObjectStore for Scripted {
         let count = match step {
             Step::Succeed => length,
             Step::Break(n, _) => n.min(length),
-            Step::Fail(_) | Step::Hang => 0,
+            Step::Fail(_) | Step::FailWith(..) | Step::Hang => 0,
         };
         for offset in request.range.start..request.range.start + count {
             sink.spare()[0] = byte_at(offset);
@@ -88,6 +91,7 @@ impl ObjectStore for Scripted {
             Step::Succeed => Ok(()),
             Step::Hang => std::future::pending().await,
             Step::Fail(kind) | Step::Break(_, kind) => Err(Error::new(kind, Op::Get, &request.key, "scripted")),
+            Step::FailWith(kind, message) => Err(Error::new(kind, Op::Get, &request.key, message)),
         }
     }
 }
@@ -320,11 +324,19 @@ async fn one_controller_counts_the_requests_of_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_is_malformed_in_the_same_way_twice_is_believed() {
+async fn two_malformed_responses_in_a_row_end_the_request() {
     let store = Scripted::new(&[Step::Fail(ErrorKind::Malformed), Step::Fail(ErrorKind::Malformed), Step::Succeed]);
     let (malformed, _) = retrying(&store, policy(10));
     let error = malformed.head(&Key::from("k")).await.unwrap_err();
     assert_eq!((error.kind, *store.calls.lock()), (ErrorKind::Malformed, 2));
+    // The text of an expired certificate contains the current time, that of an unreadable document its first byte.
+    let store = Scripted::new(&[
+        Step::FailWith(ErrorKind::Malformed, "expired 100 seconds ago"),
+        Step::FailWith(ErrorKind::Malformed, "expired 101 seconds ago"),
+        Step::Succeed,
+    ]);
+    let (expired, _) = retrying(&store, policy(10));
+    assert_eq!((expired.head(&Key::from("k")).await.unwrap_err().kind, *store.calls.lock()), (ErrorKind::Malformed, 2));
     // Something on the way may have cut one.
     let store = Scripted::new(&[
         Step::Fail(ErrorKind::Malformed),

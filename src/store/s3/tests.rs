@@ -11,11 +11,14 @@ use hyper_util::server::conn::auto;
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use super::super::wire::{Fake, Reply};
-use super::super::{Condition, CredentialOptions, Dialect, ETag, Headers, ListRequest, PutRequest, RangeRequest};
+use super::super::{
+    Condition, CopyRequest, CredentialOptions, Dialect, ETag, Headers, ListRequest, Part, PutRequest, RangeRequest, Upload,
+};
 use super::*;
 use crate::store::whole::Whole;
 
@@ -276,6 +279,66 @@ async fn a_head_without_a_body_is_still_understood() {
     }
     let (_server, incomplete) = scripted(&["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n".into()]).await;
     assert_eq!(incomplete.head(&Key::from("k")).await.unwrap_err().kind, ErrorKind::Malformed);
+}
+
+/// What the next attempt meets again is [`ErrorKind::Malformed`], which is repeated once, and not [`ErrorKind::Corrupt`].
+#[tokio::test]
+async fn a_server_that_is_no_store_is_malformed_for_every_request() {
+    let page = "<html>welcome</html>";
+    let html = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{page}", page.len());
+    let odd = "HTTP/1.1 999 Odd\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".to_owned();
+    let ssh = "SSH-2.0-OpenSSH_9.9\r\n\r\n".to_owned();
+    let etag = ETag::from("\"e\"");
+    for reply in [html, odd, ssh] {
+        let (_server, store) = scripted(&vec![reply.clone(); 12]).await;
+        let upload = Upload { key: "k".into(), id: "u".into(), checksum: None, acl: None };
+        let part = Part { number: 1, etag: etag.clone(), size: 1, crc64: None, crc32c: None };
+        let put = PutRequest { key: "k".into(), body: "b".into(), headers: Headers::default(), condition: Condition::Any };
+        let copy = CopyRequest {
+            source: "s".into(),
+            etag: etag.clone(),
+            target: "k".into(),
+            headers: Some(Headers::default()),
+            condition: Condition::Any,
+        };
+        let errors = [
+            store.head(&"k".into()).await.unwrap_err(),
+            read(&*store, "k", &etag, 5..9).await.unwrap_err(),
+            store.list(&listing("", None, 10)).await.unwrap_err(),
+            store.put(&put).await.unwrap_err(),
+            store.copy(&copy).await.unwrap_err(),
+            store.complete_upload(&upload, &[part], &Condition::Any).await.unwrap_err(),
+        ];
+        for error in errors {
+            assert_eq!(error.kind, ErrorKind::Malformed, "{reply}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_malformed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    // As web servers answer to what is no request line to them.
+    let server = tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read_u8().await;
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await;
+        }
+    });
+    let options = Options {
+        bucket: "data".into(),
+        endpoint: Some(format!("https://{address}")),
+        signature: Signature::None,
+        region: Some("us-east-1".into()),
+        ..Options::default()
+    };
+    let store = connect(&options, Arc::default()).await.unwrap();
+    let error = store.head(&Key::from("k")).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Malformed, "{error}");
+    let error = read(&*store, "k", &ETag::from("\"e\""), 0..5).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Malformed, "{error}");
+    server.abort();
 }
 
 #[tokio::test]
