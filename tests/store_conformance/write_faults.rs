@@ -41,6 +41,7 @@ pub const ALL: &[(&str, Test)] = tests![
     bodies_carry_md5_where_no_checksum_is_acknowledged,
     weak_tags_are_read_copied_and_replaced_like_strong_ones,
     an_endpoint_without_conditions_is_looked_at_before,
+    an_endpoint_that_took_a_condition_is_never_written_without,
     an_error_that_comes_after_success_is_tried_again,
     a_body_that_does_not_move_is_given_up,
     options_are_said_with_every_write,
@@ -500,9 +501,39 @@ async fn an_endpoint_without_conditions_is_looked_at_before() {
     assert_eq!(bench.put("a", b"two", Condition::Absent).await, Err(ErrorKind::Replaced));
     bench.put("a", b"three", Condition::Is(etag.clone())).await.unwrap();
     assert_eq!(bench.put("a", b"four", Condition::Is(etag)).await, Err(ErrorKind::Replaced));
-    // One refused with its condition, then one for each that may be.
-    assert_eq!((bench.count(Op::Put), server.count(Kind::Head)), (3, 4));
+    // One of each kind refused with its condition, then one for each that may be.
+    assert_eq!((bench.count(Op::Put), server.count(Kind::Head)), (4, 4));
     assert_eq!(bench.read("a").await, b"three");
+}
+
+/// A proxy, or one server of a cluster, may refuse a condition that the others compare. A HEAD before the write is no substitute there: a write
+/// by another client between the two would be lost.
+async fn an_endpoint_that_took_a_condition_is_never_written_without() {
+    let bench = Bench::s3(|options| Options { retries: 1, ..options }).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    let etag = bench.put("a", b"zero", Condition::Absent).await.unwrap();
+    let etag = bench.put("a", b"one", Condition::Is(etag)).await.unwrap();
+    // One refusal is repeated with its condition.
+    server.fault(Fault::new(Effect::Status(501)).kind(Kind::Put).first(1));
+    let etag = bench.put("a", b"two", Condition::Is(etag)).await.unwrap();
+    assert_eq!((bench.count(Op::Put), server.count(Kind::Head)), (4, 0));
+    // A refusal that stays is an error, for writes and for deletes.
+    let other = bench.put("b", b"other", Condition::Any).await.unwrap();
+    bench.store.delete_version(&key("b"), &other).await.unwrap();
+    server.fault(Fault::new(Effect::Status(501)).kind(Kind::Put));
+    server.fault(Fault::new(Effect::Status(501)).kind(Kind::Delete));
+    assert_eq!(bench.put("a", b"three", Condition::Is(etag.clone())).await, Err(ErrorKind::Unavailable));
+    assert_eq!(bench.store.delete_version(&key("a"), &etag).await.unwrap_err().kind, ErrorKind::Unavailable);
+    server.clear_faults();
+    assert_eq!((server.count(Kind::Head), bench.metrics.refused_features.get()), (0, 0));
+    assert_eq!(bench.put("a", b"four", Condition::Is("\"other\"".into())).await, Err(ErrorKind::Replaced), "conditions are still sent");
+    assert_eq!(bench.read("a").await, b"two");
+    // A condition that was refused with 412 was compared too.
+    let bench = Bench::s3(|options| Options { retries: 0, ..options }).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    assert_eq!(bench.put("a", b"one", Condition::Is("\"other\"".into())).await, Err(ErrorKind::Replaced));
+    server.behave(Habits { no_conditions: true, ..Habits::default() });
+    assert_eq!(bench.put("a", b"one", Condition::Is("\"other\"".into())).await, Err(ErrorKind::Unavailable));
 }
 
 async fn an_error_that_comes_after_success_is_tried_again() {

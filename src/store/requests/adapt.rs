@@ -1,7 +1,9 @@
 //! Conditions and checksums of writes: sent while the endpoint takes them, and done without when it says that it does not. What
 //! is not taken as a header is asked for before the write. Bodies are compared with what the answer tells of them. Invariant: a condition that
-//! the endpoint cannot check is checked by a HEAD, never dropped; and a body that the store has otherwise than it was sent is an error.
+//! the endpoint cannot check is checked by a HEAD, never dropped; an endpoint that has compared a condition is never written to without;
+//! and a body that the store has otherwise than it was sent is an error.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
@@ -23,16 +25,59 @@ const TRIED_AGAIN_AFTER: Duration = Duration::from_mins(10);
 
 /// A protocol feature that not every endpoint supports. It is used until the endpoint refuses it, then not for [`TRIED_AGAIN_AFTER`].
 #[derive(Debug, Default)]
-pub(super) struct Feature(Mutex<Option<Instant>>);
+pub(super) struct Feature {
+    refused: Mutex<Option<Instant>>,
+    /// Whether the endpoint has supported it at least once.
+    has_worked: AtomicBool,
+}
 
 impl Feature {
     pub fn is_taken(&self) -> bool {
-        self.0.lock().is_none_or(|refused| refused.elapsed() >= TRIED_AGAIN_AFTER)
+        self.refused.lock().is_none_or(|refused| refused.elapsed() >= TRIED_AGAIN_AFTER)
     }
 
     /// Records a refusal. Returns whether it was the first one.
     fn on_refused(&self, now: Instant) -> bool {
-        self.0.lock().replace(now).is_none()
+        self.refused.lock().replace(now).is_none()
+    }
+
+    /// Records a request with the feature that the endpoint has carried out: a refusal before it came from elsewhere.
+    fn on_worked(&self) {
+        if !self.has_worked.swap(true, Relaxed) {
+            *self.refused.lock() = None;
+        }
+    }
+
+    fn has_worked(&self) -> bool {
+        self.has_worked.load(Relaxed)
+    }
+}
+
+/// The conditions of S3. They came one by one (If-None-Match of PUT and CompleteMultipartUpload, then If-Match, then those of DELETE and
+/// CopyObject), and servers took them up as slowly: that one works says nothing about another.
+#[derive(Debug, Default)]
+pub(super) struct Conditions {
+    absent: ByOp,
+    version: ByOp,
+}
+
+#[derive(Debug, Default)]
+struct ByOp {
+    put: Feature,
+    copy: Feature,
+    complete: Feature,
+    delete: Feature,
+}
+
+impl Conditions {
+    fn of(&self, op: Op, condition: &Condition) -> &Feature {
+        let by_op = if *condition == Condition::Absent { &self.absent } else { &self.version };
+        match op {
+            Op::Copy => &by_op.copy,
+            Op::CompleteUpload => &by_op.complete,
+            Op::Delete => &by_op.delete,
+            _ => &by_op.put,
+        }
     }
 }
 
@@ -102,7 +147,12 @@ impl Requests {
             let has_md5 = call.headers.contains_key(CONTENT_MD5);
             let has_sum = call.headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-"));
             let error = match self.send(&call).await {
-                Ok(reply) => return Ok((reply, digests)),
+                Ok(reply) => {
+                    if conditional {
+                        self.conditions.of(op, condition).on_worked();
+                    }
+                    return Ok((reply, digests));
+                }
                 Err(error) => error,
             };
             if has_md5 && md5s && refuses_md5(&error) {
@@ -117,13 +167,25 @@ impl Requests {
                 }
             } else if conditional && is_versioned(op, condition, &error) && self.turns_out_weak(key, was_weak).await {
                 debug!(%error, "the endpoint weakens its ETags: looking before each write that replaces a version");
-            } else if conditional && op == Op::Delete && lacks_conditions(&error) {
-                self.without(&self.conditional_deletes, &error, "the endpoint knows no conditional deletes: looking before each instead");
             } else if conditional && self.dialect == Dialect::S3 && lacks_conditions(&error) {
-                let what = "the endpoint knows no conditional writes: looking before each instead, which leaves a gap between the two";
-                self.without(&self.conditions, &error, what);
+                let feature = self.conditions.of(op, condition);
+                // One server of a cluster, or a proxy, answers for itself. A HEAD before the write would be less than what this endpoint has
+                // promised so far, so the request is repeated as it is, or fails.
+                if feature.has_worked() {
+                    let message = format!("a condition was refused by an endpoint that has compared conditions before: {}", error.message);
+                    return Err(Error { kind: ErrorKind::Unavailable, message, ..error });
+                }
+                let what = match op {
+                    Op::Delete => "the endpoint knows no conditional deletes: looking before each instead",
+                    _ => "the endpoint knows no conditional writes: looking before each instead, which leaves a gap between the two",
+                };
+                self.without(feature, &error, what);
             } else {
-                return Err(meaning(error, condition));
+                let error = meaning(error, condition);
+                if conditional && error.kind == ErrorKind::Replaced {
+                    self.conditions.of(op, condition).on_worked();
+                }
+                return Err(error);
             }
         }
     }
@@ -295,8 +357,7 @@ impl Requests {
                 headers.insert(self.names.vendor("forbid-overwrite"), HeaderValue::from_static("true"));
             }
             (Dialect::Oss, Condition::Is(_)) => look = true,
-            (Dialect::S3, _) if !self.conditions.is_taken() => look = true,
-            (Dialect::S3, _) if op == Op::Delete && !self.conditional_deletes.is_taken() => look = true,
+            (Dialect::S3, _) if !self.conditions.of(op, condition).is_taken() => look = true,
             (Dialect::S3, Condition::Is(etag)) if etag.is_weak() || self.tags.are_weak() => look = true,
             (Dialect::S3, Condition::Absent) => {
                 headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
@@ -381,6 +442,20 @@ mod tests {
         assert!(feature.is_taken());
         assert!(!feature.on_refused(Instant::now()), "it is told once");
         assert!(!feature.is_taken());
+        assert!(!feature.has_worked());
+        feature.on_worked();
+        assert!(feature.is_taken() && feature.has_worked());
+    }
+
+    #[test]
+    fn a_condition_that_works_says_nothing_about_others() {
+        let (conditions, version) = (Conditions::default(), Condition::Is("\"e\"".into()));
+        conditions.of(Op::Put, &Condition::Absent).on_worked();
+        assert!(conditions.of(Op::Put, &Condition::Absent).has_worked());
+        for (op, condition) in [(Op::Put, &version), (Op::CompleteUpload, &Condition::Absent), (Op::Copy, &version), (Op::Delete, &version)]
+        {
+            assert!(!conditions.of(op, condition).has_worked(), "{op} {condition:?}");
+        }
     }
 
     fn error(status: u16, code: &str, kind: ErrorKind, message: &str) -> Error {

@@ -23,7 +23,7 @@ use reqwest::Response;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use self::adapt::Feature;
+use self::adapt::{Conditions, Feature};
 use self::attributes::Telling;
 use self::body::{Leaving, Watched};
 use self::digests::{Acknowledging, Digests, Extra};
@@ -97,9 +97,8 @@ pub(super) struct Requests {
     tags: Arc<Tags>,
     /// Held while it is found out what the tags are.
     probing: tokio::sync::Mutex<()>,
-    /// S3: conditions of writes, and of deletes.
-    conditions: Feature,
-    conditional_deletes: Feature,
+    /// S3.
+    conditions: Conditions,
     /// One request that deletes many objects.
     deletes_many: Feature,
     telling: Telling,
@@ -168,8 +167,7 @@ impl Requests {
             acknowledging: Acknowledging::default(),
             tags,
             probing: tokio::sync::Mutex::default(),
-            conditions: Feature::default(),
-            conditional_deletes: Feature::default(),
+            conditions: Conditions::default(),
             deletes_many: Feature::default(),
             telling: Telling::default(),
         }
