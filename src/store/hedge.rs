@@ -23,7 +23,8 @@ use tokio::time::{Instant, timeout_at};
 use self::times::{Allowance, Class};
 use super::{
     Body, Condition, CopyRequest, Details, ETag, Error, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage, Written,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Switches, Tell, Upload, UploadRequest, UploadsPage,
+    Written,
 };
 use crate::metrics::Metrics;
 
@@ -259,6 +260,10 @@ impl Hedging {
 
 #[async_trait]
 impl ObjectStore for Hedging {
+    fn time_at(&self, at: Instant) -> Option<StoreTime> {
+        self.inner.time_at(at)
+    }
+
     fn most_metadata(&self) -> usize {
         self.inner.most_metadata()
     }

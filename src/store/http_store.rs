@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio::time::Instant;
 
 use super::credentials::{Attempts, Edition};
 use super::leave::Clients;
@@ -13,7 +14,7 @@ use super::requests::{Requests, Tags, Voice};
 use super::signing::SignGet;
 use super::{
     Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options,
-    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadRequest, UploadsPage, Written,
+    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -44,6 +45,10 @@ impl<S: SignGet + Voice + 'static, L> HttpStore<S, L> {
 
 #[async_trait]
 impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
+    fn time_at(&self, at: Instant) -> Option<StoreTime> {
+        self.requests.time_at(at)
+    }
+
     fn most_metadata(&self) -> usize {
         self.requests.most_metadata()
     }

@@ -6,6 +6,7 @@ mod answer;
 mod body;
 mod checksum;
 mod clients;
+mod clock;
 mod connecting;
 mod content_types;
 mod copying;
@@ -47,9 +48,11 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use futures::{FutureExt, StreamExt, stream};
+use tokio::time::Instant;
 
 pub use body::Body;
 pub use checksum::{Crc64, Polynomial, Summing};
+pub use clock::StoreTime;
 pub use content_types::ContentTypes;
 pub use copying::copy_object;
 pub use credentials::KeyField;
@@ -331,6 +334,12 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
 
     /// Waits for what still has to be cleaned up after writes whose answers were lost.
     async fn settle(&self) {}
+
+    /// The time of the store's own clock at `at`, which the dates of its objects and uploads are compared with. `None` until a response has told it.
+    fn time_at(&self, at: Instant) -> Option<StoreTime> {
+        let _ = at;
+        None
+    }
 
     /// Bytes of metadata, names and values together, that an object may have.
     fn most_metadata(&self) -> usize {

@@ -17,7 +17,7 @@ use self::breaker::{Breaker, Turn};
 use super::retry::Counted;
 use super::{
     Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options,
-    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Tell, Upload, UploadRequest, UploadsPage, Written,
+    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -75,6 +75,10 @@ fn is_of_the_object(kind: ErrorKind) -> bool {
 
 #[async_trait]
 impl ObjectStore for ReadEndpoint {
+    fn time_at(&self, at: Instant) -> Option<StoreTime> {
+        self.home.time_at(at)
+    }
+
     fn most_metadata(&self) -> usize {
         self.home.most_metadata()
     }

@@ -1,17 +1,12 @@
 //! What became of a write whose answer was lost: the object that is there now is compared with what was sent. It changes
 //! nothing. Invariant: a write is called done only when the object's content is known to be what was written.
 
-use std::time::{Duration, SystemTime};
-
 use bytes::Bytes;
 use md5::{Digest, Md5};
 
 use super::retry::Doubt;
 use super::whole::Whole;
 use super::{CopyRequest, Details, ETag, Key, ObjectMeta, ObjectStore, Part, RangeRequest, Result, Written};
-
-/// Last-Modified has whole seconds, and the clocks differ a little.
-const SLACK: Duration = Duration::from_secs(2);
 
 /// Whether a link to `target` is what is at `key` now.
 pub(super) async fn is_link(store: &dyn ObjectStore, key: &Key, target: &[u8]) -> Result<Option<Written>> {
@@ -42,7 +37,7 @@ pub(super) async fn is_copy(store: &dyn ObjectStore, request: &CopyRequest, doub
     }
     let same = match (there.crc64, source.crc64) {
         (Some(there), Some(source)) => there == source,
-        _ => there.meta.etag == source.meta.etag || is_new(&there, doubt.from),
+        _ => there.meta.etag == source.meta.etag || is_new(store, &there, doubt),
     };
     Ok(same.then_some(Written { etag: there.meta.etag }))
 }
@@ -58,13 +53,13 @@ pub(super) async fn is_complete(store: &dyn ObjectStore, key: &Key, parts: &[Par
     let same = match sum {
         _ if tag.is_some_and(|tag| is_tag(&there.meta.etag, &tag)) => true,
         Some((there, sent)) => there == sent,
-        None => bare(&there.meta.etag).ends_with(&format!("-{}", parts.len())) && is_new(&there, doubt.from),
+        None => bare(&there.meta.etag).ends_with(&format!("-{}", parts.len())) && is_new(store, &there, doubt),
     };
     Ok(same.then_some(Written { etag: there.meta.etag }))
 }
 
-fn is_new(there: &Details, since: SystemTime) -> bool {
-    there.meta.modified + SLACK >= since
+fn is_new(store: &dyn ObjectStore, there: &Details, doubt: Doubt) -> bool {
+    store.time_at(doubt.from).is_some_and(|from| from.may_be_before(there.meta.modified))
 }
 
 /// The tag of an object out of parts whose tags are MD5s: the MD5 of these one after another, and their number.

@@ -8,18 +8,19 @@ mod write;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
+use tokio::time::Instant;
 
 use self::attempts::{Attempts, Limit, is_ambiguous};
 use self::load::Load;
 use super::orphans::Orphans;
 use super::{
     Body, Condition, CopyRequest, Details, ETag, Error, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Op,
-    Options, Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Switches, Tell, Upload, UploadRequest, UploadsPage,
-    Written, one_by_one,
+    Options, Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Switches, Tell, Upload, UploadRequest,
+    UploadsPage, Written, one_by_one,
 };
 use crate::metrics::Metrics;
 
@@ -103,13 +104,13 @@ impl Retrying {
     ) -> (Result<T>, Option<Doubt>) {
         let (mut attempts, mut doubt) = (Attempts::start(self.policy, limit, &self.load), None);
         loop {
-            let from = SystemTime::now();
+            let from = Instant::now();
             let error = match attempts.bounded(op, key, || 0, attempt()).await {
                 Ok(answer) => return (Ok(answer), doubt),
                 Err(error) => error,
             };
             if is_ambiguous(error.kind) {
-                doubt = Some(Doubt { from, to: SystemTime::now() }.and(doubt));
+                doubt = Some(Doubt { from, to: Instant::now(), attempts: 1 }.and(doubt));
             }
             if let Err(error) = attempts.pause_after(error, &self.metrics).await {
                 return (Err(error), doubt);
@@ -120,6 +121,10 @@ impl Retrying {
 
 #[async_trait]
 impl ObjectStore for Retrying {
+    fn time_at(&self, at: Instant) -> Option<StoreTime> {
+        self.inner.time_at(at)
+    }
+
     fn most_metadata(&self) -> usize {
         self.inner.most_metadata()
     }

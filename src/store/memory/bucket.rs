@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
+use tokio::time::Instant;
 
 use super::hold::Hold;
 use super::link::Link;
 use super::plan::{Plan, Script};
 use super::synthetic::Synthetic;
+use crate::store::clock::shifted;
 use crate::store::{Condition, ETag, Headers, Key, ObjectMeta, Part, RangeSink, pour};
 
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(super) struct Bucket {
     pub least_part: u64,
     /// Whether HEAD and parts tell their CRC.
     pub checksums: bool,
+    /// When the bucket was made: its clock started then.
+    made: Instant,
     pub script: Script,
     /// Requests that are to be stopped.
     pub holds: Vec<Hold>,
@@ -77,6 +81,7 @@ impl Bucket {
             version: 0,
             least_part: 0,
             checksums: true,
+            made: Instant::now(),
             script: Script::new(plan),
             holds: Vec::new(),
             down: Link::default(),
@@ -104,6 +109,11 @@ impl Bucket {
         }
     }
 
+    /// The time of the store's clock: in 2033, later than any version is dated, and far from the clock of any machine that runs the tests.
+    pub fn time_at(&self, at: Instant) -> SystemTime {
+        shifted(SystemTime::UNIX_EPOCH + Duration::from_secs(2_000_000_000), self.made, at)
+    }
+
     /// Whether a write of `key` may go on.
     pub fn allows(&self, key: &Key, condition: &Condition) -> bool {
         let there = self.objects.get(key);
@@ -117,7 +127,7 @@ impl Bucket {
     pub fn begin(&mut self, key: &Key, headers: Headers) -> String {
         self.version += 1;
         let id = format!("u{:012}", self.version);
-        let uploading = Uploading { headers, initiated: SystemTime::now(), parts: BTreeMap::new() };
+        let uploading = Uploading { headers, initiated: self.time_at(Instant::now()), parts: BTreeMap::new() };
         self.uploads.insert((key.clone(), id.clone()), uploading);
         id
     }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use self::bucket::{Bucket, Content};
 use self::hold::Point;
@@ -25,7 +26,8 @@ use self::log::{Guard, Log};
 use self::plan::Script;
 use super::{
     Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, Unfinished, Upload, UploadRequest, UploadsPage, Written, symlink,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Unfinished, Upload, UploadRequest, UploadsPage, Written,
+    symlink,
 };
 
 pub use self::hold::Held;
@@ -202,6 +204,11 @@ impl Memory {
 
 #[async_trait]
 impl ObjectStore for Memory {
+    fn time_at(&self, at: Instant) -> Option<StoreTime> {
+        let time = self.bucket.lock().time_at(at);
+        Some(StoreTime { earliest: time, latest: time })
+    }
+
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         let guard = Guard::open(&self.log, Op::Head, key, None, None);
         let answer = self.first_byte(Op::Head, key).await.and_then(|_| self.meta(key.clone()).ok_or_else(|| not_found(Op::Head, key)));

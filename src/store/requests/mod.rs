@@ -29,10 +29,11 @@ use self::body::{Leaving, Watched};
 use self::digests::{Acknowledging, Digests, Extra};
 use self::headers::Names;
 use super::answer;
+use super::clock::StoreClock;
 use super::credentials::{Attempts, Edition};
 use super::leave::Clients;
 use super::signing::SignedGet;
-use super::{Body, Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result, UploadChecksum};
+use super::{Body, Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result, StoreTime, UploadChecksum};
 use crate::metrics::{Attempt, Metrics, RequestKind};
 
 pub(super) use self::digests::Tags;
@@ -97,6 +98,7 @@ pub(super) struct Requests {
     tags: Arc<Tags>,
     /// Held while it is found out what the tags are.
     probing: tokio::sync::Mutex<()>,
+    clock: StoreClock,
     /// S3.
     conditions: Conditions,
     /// One request that deletes many objects.
@@ -167,6 +169,7 @@ impl Requests {
             acknowledging: Acknowledging::default(),
             tags,
             probing: tokio::sync::Mutex::default(),
+            clock: StoreClock::default(),
             conditions: Conditions::default(),
             deletes_many: Feature::default(),
             telling: Telling::default(),
@@ -179,6 +182,10 @@ impl Requests {
             // https://www.alibabacloud.com/help/en/oss/user-guide/manage-object-metadata-10
             Dialect::Oss => 8192,
         }
+    }
+
+    pub fn time_at(&self, at: Instant) -> Option<StoreTime> {
+        self.clock.at(at)
     }
 
     fn polynomial(&self) -> Polynomial {
@@ -239,7 +246,9 @@ impl Requests {
 
     /// All of the answer.
     async fn answered(&self, call: &Call<'_>, signed: SignedGet, counted: &mut Attempt) -> Result<(StatusCode, HeaderMap, Vec<u8>)> {
+        let sent = Instant::now();
         let mut response = self.exchange(call, signed).await?;
+        self.clock.record(response.headers(), sent, Instant::now());
         let status = response.status();
         counted.on_head(status.as_u16());
         let headers = std::mem::take(response.headers_mut());

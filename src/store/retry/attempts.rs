@@ -49,17 +49,19 @@ pub(super) enum Limit {
     Long,
 }
 
-/// When those attempts began and ended of which it is not known what the store did.
+/// When those attempts began and ended of which it is not known what the store did, and how many they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Doubt {
-    pub from: SystemTime,
-    pub to: SystemTime,
+    pub from: Instant,
+    pub to: Instant,
+    pub attempts: usize,
 }
 
 impl Doubt {
-    /// The time of both.
-    pub fn and(self, before: Option<Self>) -> Self {
-        Self { from: before.map_or(self.from, |before| before.from.min(self.from)), ..self }
+    /// Both together.
+    pub fn and(self, other: Option<Self>) -> Self {
+        let Some(other) = other else { return self };
+        Self { from: self.from.min(other.from), to: self.to.max(other.to), attempts: self.attempts + other.attempts }
     }
 }
 
@@ -193,8 +195,7 @@ impl<'l> Attempts<'l> {
             return Err(error);
         }
         // The messages need not be the same: that of an expired certificate contains the time.
-        let is_same_again =
-            error.kind == ErrorKind::Malformed && self.last.as_ref().is_some_and(|last| last.kind == ErrorKind::Malformed);
+        let is_same_again = error.kind == ErrorKind::Malformed && self.last.as_ref().is_some_and(|last| last.kind == ErrorKind::Malformed);
         // Throttling ends, and so does the outage of an endpoint that had responded before: the deadline alone limits these.
         let is_passing = error.asks_to_slow_down() || (error.is_silence() && self.load.has_answered());
         let is_limited = !is_passing || self.retries == 0;

@@ -1,6 +1,7 @@
 //! Attempts are counted and time is virtual: every test runs under tokio's paused clock.
 
 use std::collections::VecDeque;
+use std::time::SystemTime;
 
 use parking_lot::Mutex;
 

@@ -57,7 +57,14 @@ impl Retrying {
 
     pub(super) async fn begin_once(&self, request: &UploadRequest) -> Result<Upload> {
         let creating = self.orphans.create(Arc::new(self.under(self.policy)), &request.key);
-        let (result, doubt) = self.run(Op::CreateUpload, &request.key, Limit::Short, || self.inner.create_upload(request)).await;
+        let attempt = || -> BoxFuture<'_, Result<Upload>> {
+            let creating = &creating;
+            Box::pin(async move {
+                creating.on_attempt();
+                self.inner.create_upload(request).await
+            })
+        };
+        let (result, doubt) = self.run(Op::CreateUpload, &request.key, Limit::Short, attempt).await;
         creating.end(&result, doubt);
         result
     }

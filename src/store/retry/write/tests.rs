@@ -143,6 +143,73 @@ async fn uploads_of_others_are_not_touched_by_the_clean_up() {
     assert_eq!(left, [ours.id, old.id, again.id, last.id, longer.id]);
 }
 
+/// Another host begins an upload of the key at the time of the lost attempt. Its upload must never be aborted.
+#[tokio::test(start_paused = true)]
+async fn an_upload_of_another_host_is_not_aborted_after_a_lost_create() {
+    let (key, headers) = (Key::from("a"), Headers::default());
+    let begin = UploadRequest::new(&key, &headers);
+    let seconds = Duration::from_secs;
+    // The upload that the lost attempt left behind is there as well, or not: the attempt may not have arrived.
+    for (fault, when_it_sends) in [
+        (Fault::Lost, None),
+        (Fault::Lost, Some(Duration::ZERO)),
+        (Fault::Lost, Some(seconds(5))),
+        (Fault::Error(ErrorKind::Timeout), Some(Duration::ZERO)),
+        (Fault::Error(ErrorKind::Timeout), Some(seconds(5))),
+    ] {
+        let memory = Memory::default();
+        memory.fault(Rule::new(fault).op(Op::CreateUpload).nth(2));
+        let (store, _) = retrying(&memory, 2);
+        let theirs = memory.create_upload(&begin).await.unwrap();
+        let sends = async {
+            if let Some(when) = when_it_sends {
+                tokio::time::sleep(when).await;
+                memory.upload_part(&theirs, 1, "part".into()).await.unwrap();
+            }
+        };
+        let (_, ours) = tokio::join!(sends, store.create_upload(&begin));
+        store.settle().await;
+        let left: Vec<String> = memory.uploads().into_iter().map(|upload| upload.id).collect();
+        assert!(left.contains(&theirs.id) && left.contains(&ours.unwrap().id), "{fault:?} {when_it_sends:?}");
+    }
+}
+
+/// Uploads from before and after the lost attempt are those of others, however close they are.
+#[tokio::test(start_paused = true)]
+async fn a_lost_create_is_looked_for_in_its_own_time() {
+    let begin = UploadRequest::new(&"a".into(), &Headers::default());
+    let memory = Memory::default();
+    let (store, _) = retrying(&memory, 2);
+    let before = memory.create_upload(&begin).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    memory.fault(Rule::new(Fault::Lost).op(Op::CreateUpload).nth(1));
+    let ours = store.create_upload(&begin).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let after = memory.create_upload(&begin).await.unwrap();
+    store.settle().await;
+    let left: Vec<String> = memory.uploads().into_iter().map(|upload| upload.id).collect();
+    assert_eq!(left, [before.id, ours.id, after.id]);
+}
+
+/// Two creates of one key at the same time, both with a lost answer: neither is taken for that of another host.
+#[tokio::test(start_paused = true)]
+async fn lost_creates_of_one_key_are_all_cleaned_up() {
+    let begin = UploadRequest::new(&"a".into(), &Headers::default());
+    let memory = Memory::default();
+    memory.fault(Rule::new(Fault::Lost).op(Op::CreateUpload).first(3));
+    let (store, _) = retrying(&memory, 5);
+    let (one, other) = tokio::join!(store.create_upload(&begin), store.create_upload(&begin));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    memory.clear_faults();
+    memory.fault(Rule::new(Fault::Lost).op(Op::CreateUpload).first(1));
+    let last = store.create_upload(&begin).await.unwrap();
+    store.settle().await;
+    let left: Vec<String> = memory.uploads().into_iter().map(|upload| upload.id).collect();
+    let mut known = [one.unwrap().id, other.unwrap().id, last.id];
+    known.sort();
+    assert_eq!(left, known);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_conditional_copy_is_done_once_whatever_its_answers() {
     for fault in FAULTS {
