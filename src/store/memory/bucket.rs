@@ -25,6 +25,8 @@ pub(super) struct Bucket {
     pub least_part: u64,
     /// Whether HEAD and parts tell their CRC.
     pub checksums: bool,
+    /// Whether objects have the date at which they were written.
+    pub has_dates: bool,
     /// When the bucket was made: its clock started then.
     made: Instant,
     pub script: Script,
@@ -49,6 +51,8 @@ struct Extra {
     headers: Headers,
     /// How many, when it was a multipart upload.
     parts: usize,
+    /// When it was written, where the bucket keeps that.
+    modified: Option<SystemTime>,
 }
 
 #[derive(Clone, Debug)]
@@ -81,6 +85,7 @@ impl Bucket {
             version: 0,
             least_part: 0,
             checksums: true,
+            has_dates: false,
             made: Instant::now(),
             script: Script::new(plan),
             holds: Vec::new(),
@@ -95,6 +100,7 @@ impl Bucket {
 
     fn insert(&mut self, key: Key, extra: Extra, content: impl FnOnce(&Key, u64) -> Content) -> ETag {
         self.version += 1;
+        let extra = Extra { modified: self.has_dates.then(|| self.time_at(Instant::now())), ..extra };
         let extra = (extra != Extra::default()).then(|| Arc::new(extra));
         let object = Object { version: self.version, content: content(&key, self.version), extra };
         let etag = object.etag();
@@ -145,7 +151,7 @@ impl Bucket {
     pub fn complete(&mut self, upload: &(Key, String), parts: &[Part]) -> Result<ETag, Incomplete> {
         let uploading = &self.uploads[upload];
         let content = uploading.whole(parts, self.least_part)?;
-        let extra = Extra { headers: uploading.headers.clone(), parts: parts.len() };
+        let extra = Extra { headers: uploading.headers.clone(), parts: parts.len(), modified: None };
         self.uploads.remove(upload);
         Ok(self.insert(upload.0.clone(), extra, |_, _| Content::Stored(content)))
     }
@@ -201,9 +207,10 @@ impl Object {
         ETag::from(&*tag)
     }
 
-    /// One version a second from a fixed date, so that runs repeat.
+    /// Without a date of its own one version a second from a fixed date, so that runs repeat.
     pub fn meta(&self, key: &Key) -> ObjectMeta {
-        let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + self.version);
+        let by_version = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000 + self.version);
+        let modified = self.extra.as_ref().and_then(|extra| extra.modified).unwrap_or_else(by_version);
         ObjectMeta { key: key.clone(), size: self.content.size(), etag: self.etag(), modified }
     }
 

@@ -148,6 +148,12 @@ impl Memory {
         self.bucket.lock().checksums = kept;
     }
 
+    /// Gives objects that are written from now on the date of the store's clock, as real stores do. At first each version is dated a second after
+    /// the one before, in the past.
+    pub fn keep_dates(&self) {
+        self.bucket.lock().has_dates = true;
+    }
+
     /// Changes the network from the next request on; seeded latencies start over.
     pub fn set_plan(&self, plan: Plan) {
         let bucket = &mut *self.bucket.lock();

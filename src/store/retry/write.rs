@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 
 use super::Retrying;
 use super::attempts::Limit;
+use crate::store::resolve::{self, Outcome};
 use crate::store::{
-    Condition, CopyRequest, ETag, Error, ErrorKind, Headers, Key, Op, Part, PutRequest, Result, Upload, UploadRequest, Written, resolve,
+    Condition, CopyRequest, ETag, Error, ErrorKind, Headers, Key, Op, Part, PutRequest, Result, Upload, UploadRequest, Written,
 };
 
 impl Retrying {
@@ -74,7 +75,7 @@ impl Retrying {
         let result = match run.await {
             // The upload is gone because it became the object, or the object that must not be there is the one just made.
             (Err(error), Some(doubt)) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Replaced) => {
-                settled(error, resolve::is_complete(self, &upload.key, parts, doubt).await)
+                settled(error, resolve::is_complete(self, upload, parts, doubt).await)
             }
             (result, _) => result,
         };
@@ -86,15 +87,19 @@ impl Retrying {
 }
 
 /// The write's own answer, when what is there shows that it was done; else the error that it ended with.
-fn settled(error: Error, found: Result<Option<Written>>) -> Result<Written> {
+fn settled(error: Error, found: Result<Outcome>) -> Result<Written> {
+    let unknown = |why: &str| {
+        let message = format!("{}, and it cannot be found out whether it was done: {why}", error.message);
+        // Neither a conflict nor a missing object: nothing is known but that the response was lost.
+        Err(Error { kind: ErrorKind::Unavailable, message, ..error.clone() })
+    };
     match found {
-        Ok(Some(written)) => Ok(written),
+        Ok(Outcome::Done(written)) => Ok(written),
         // Nothing there, or another one's: the error is right.
-        Ok(None) => Err(error),
+        Ok(Outcome::NotDone) => Err(error),
+        Ok(Outcome::Unknown) => unknown("neither checksum nor ETag of what is there tells"),
         Err(look) if matches!(look.kind, ErrorKind::NotFound | ErrorKind::Replaced) => Err(error),
-        Err(look) => {
-            Err(Error { message: format!("{}, and it cannot be found out whether it was done: {}", error.message, look.message), ..error })
-        }
+        Err(look) => unknown(&look.message),
     }
 }
 

@@ -210,6 +210,59 @@ async fn lost_creates_of_one_key_are_all_cleaned_up() {
     assert_eq!(left, known);
 }
 
+/// A store that dates its objects, and a client of it.
+fn dated() -> (Memory, Retrying) {
+    let memory = Memory::default();
+    memory.keep_dates();
+    let (store, _) = retrying(&memory, 5);
+    (memory, store)
+}
+
+const LONG: Duration = Duration::from_secs(5);
+
+/// Nothing tells whose copy is there: it is not acknowledged, and not reported as a conflict either.
+#[tokio::test(start_paused = true)]
+async fn a_copy_without_proof_is_neither_done_nor_refused() {
+    let (memory, store) = dated();
+    memory.set_checksums(false);
+    let etag = memory.put("source", "ours");
+    memory.fault(Rule::new(Fault::Lost).op(Op::Copy).nth(1));
+    let copy = CopyRequest { source: "source".into(), etag, target: "a".into(), headers: None, condition: Condition::Absent };
+    let error = store.copy(&copy).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+    assert!(error.message.contains("cannot be found out whether it was done"), "{error}");
+}
+
+/// The id of an upload is its client's alone: without any sum it shows what became of it.
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_is_gone_became_the_object_of_its_time() {
+    let (memory, store) = dated();
+    memory.set_checksums(false);
+    let (ours, parts) = upload(&store, "a").await;
+    memory.fault(Rule::new(Fault::Lost).op(Op::CompleteUpload).nth(1));
+    let written = store.complete_upload(&ours, &parts, &Condition::Any).await.unwrap();
+    assert_eq!(memory.meta("a").unwrap().etag, written.etag);
+}
+
+/// Another client's object of the same size and number of parts came during the attempt, which did not arrive.
+#[tokio::test(start_paused = true)]
+async fn an_upload_that_is_still_there_was_not_completed() {
+    let (memory, store) = dated();
+    memory.set_checksums(false);
+    let (ours, parts) = upload(&store, "a").await;
+    let (theirs, their_parts) = upload(&store, "a").await;
+    let mut held = memory.hold(Op::CompleteUpload, "a");
+    memory.fault(Rule::new(Fault::Error(ErrorKind::Timeout)).op(Op::CompleteUpload).nth(1));
+    let other = async {
+        held.reached().await;
+        tokio::time::sleep(LONG).await;
+        memory.complete_upload(&theirs, &their_parts, &Condition::Any).await.unwrap();
+        held.release();
+    };
+    let (completed, ()) = tokio::join!(store.complete_upload(&ours, &parts, &Condition::Absent), other);
+    assert_eq!(completed.unwrap_err().kind, ErrorKind::Replaced);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_conditional_copy_is_done_once_whatever_its_answers() {
     for fault in FAULTS {
