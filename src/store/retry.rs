@@ -12,15 +12,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
+use futures::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
 
 use self::attempts::{Attempts, Limit, is_ambiguous};
 use self::load::Load;
 use super::orphans::Orphans;
 use super::{
-    Body, Condition, CopyRequest, Details, ETag, Error, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Op,
-    Options, Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Switches, Tell, Upload, UploadRequest,
-    UploadsPage, Written, one_by_one,
+    Body, Condition, CopyRequest, DELETES_AT_ONCE, Details, ETag, Error, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore,
+    ObjectSum, Op, Options, Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Switches, Tell, Upload,
+    UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -102,10 +103,22 @@ impl Retrying {
         limit: Limit,
         mut attempt: impl FnMut() -> BoxFuture<'a, Result<T>> + Send,
     ) -> (Result<T>, Option<Doubt>) {
-        let (mut attempts, mut doubt) = (Attempts::start(self.policy, limit, &self.load), None);
+        self.run_knowing(op, key, limit, None, |_| attempt()).await
+    }
+
+    /// The same for attempts that depend on whether one before them, or the request that `doubt` is about, may have been carried out.
+    async fn run_knowing<'a, T>(
+        &self,
+        op: Op,
+        key: &Key,
+        limit: Limit,
+        mut doubt: Option<Doubt>,
+        mut attempt: impl FnMut(Option<Doubt>) -> BoxFuture<'a, Result<T>> + Send,
+    ) -> (Result<T>, Option<Doubt>) {
+        let mut attempts = Attempts::start(self.policy, limit, &self.load);
         loop {
             let from = Instant::now();
-            let error = match attempts.bounded(op, key, || 0, attempt()).await {
+            let error = match attempts.bounded(op, key, || 0, attempt(doubt)).await {
                 Ok(answer) => return (Ok(answer), doubt),
                 Err(error) => error,
             };
@@ -216,7 +229,7 @@ impl ObjectStore for Retrying {
     }
 
     async fn delete(&self, key: &Key) -> Result<()> {
-        self.run(Op::Delete, key, Limit::Short, || self.inner.delete(key)).await.0
+        self.delete_once(key, None).await
     }
 
     async fn delete_version(&self, key: &Key, etag: &ETag) -> Result<()> {
@@ -225,13 +238,17 @@ impl ObjectStore for Retrying {
 
     async fn delete_many(&self, keys: &[Key]) -> Result<Vec<Error>> {
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
-        let (again, mut left): (Vec<_>, Vec<_>) = {
-            let (result, _) = self.run(Op::Delete, first, Limit::Long, || self.inner.delete_many(keys)).await;
-            result?.into_iter().partition(|error| error.kind.is_retryable())
-        };
+        let from = Instant::now();
+        let (result, doubt) = self.delete_many_once(keys, first).await;
+        let (again, mut left): (Vec<_>, Vec<_>) = result?.into_iter().partition(|error| error.kind.is_retryable());
+        let to = Instant::now();
         // Each with attempts of its own.
-        let again: Vec<Key> = again.into_iter().map(|error| error.key).collect();
-        left.extend(one_by_one(self, &again).await);
+        let deletes = again.into_iter().map(|error| {
+            let own = is_ambiguous(error.kind).then_some(Doubt { from, to, attempts: 1 });
+            async move { self.delete_once(&error.key, own.or(doubt)).await.err() }.boxed()
+        });
+        let others: Vec<Option<Error>> = stream::iter(deletes.collect::<Vec<_>>()).buffered(DELETES_AT_ONCE).collect().await;
+        left.extend(others.into_iter().flatten());
         Ok(left)
     }
 

@@ -220,6 +220,114 @@ fn dated() -> (Memory, Retrying) {
 
 const LONG: Duration = Duration::from_secs(5);
 
+/// An unconditional write of `a` whose first attempt ends without an answer.
+async fn write_of(how: &str, memory: &Memory, store: &Retrying) -> Result<()> {
+    let headers = Headers::default();
+    match how {
+        "put" => store.put(&put("a", "ours", Condition::Any)).await.map(drop),
+        "link" => store.put_symlink(&"a".into(), b"../ours", &headers, &Condition::Any).await.map(drop),
+        "copy" => {
+            let etag = memory.meta("source").unwrap().etag;
+            let (source, target) = ("source".into(), "a".into());
+            store.copy(&CopyRequest { source, etag, target, headers: None, condition: Condition::Any }).await.map(drop)
+        }
+        "delete" => store.delete(&"a".into()).await,
+        _ => store.delete_many(&["a".into(), "b".into()]).await.map(|left| assert!(left.is_empty(), "{left:?}")),
+    }
+}
+
+const WRITES: [(&str, Op); 5] = [("put", Op::Put), ("link", Op::Put), ("copy", Op::Copy), ("delete", Op::Delete), ("deletes", Op::Delete)];
+
+#[tokio::test(start_paused = true)]
+async fn a_later_write_of_another_client_is_not_undone_by_a_repeated_one() {
+    for (how, op) in WRITES {
+        // Whether the first attempt was carried out before the other client wrote.
+        for arrived in [true, false] {
+            let (memory, store) = dated();
+            memory.put("source", "ours");
+            memory.put("a", "before");
+            memory.put("b", "before");
+            tokio::time::sleep(LONG).await;
+            let mut held = match arrived {
+                true => memory.hold_answer(op, "a"),
+                false => memory.hold(op, "a"),
+            };
+            memory.fault(Rule::new(if arrived { Fault::Lost } else { Fault::Error(ErrorKind::Timeout) }).op(op).nth(1));
+            let other = async {
+                held.reached().await;
+                tokio::time::sleep(LONG).await;
+                memory.put("a", "theirs");
+                held.release();
+            };
+            let (written, ()) = tokio::join!(write_of(how, &memory, &store), other);
+            assert_eq!(memory.content("a").unwrap(), "theirs", "{how} {arrived}");
+            match op {
+                // It was done before they wrote, or need not be done any more.
+                Op::Delete => written.unwrap(),
+                // Content that is not there is not acknowledged.
+                _ => assert!(matches!(written.unwrap_err().kind, ErrorKind::Replaced | ErrorKind::Unavailable), "{how}"),
+            }
+            assert!(how != "deletes" || memory.meta("b").is_none());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unconditional_write_is_done_whatever_its_answers() {
+    for (how, op) in WRITES {
+        for fault in FAULTS {
+            for late in [false, true] {
+                let (memory, store) = dated();
+                memory.put("source", "ours");
+                memory.put("a", "before");
+                memory.put("b", "before");
+                if late {
+                    let held = memory.hold(op, "a");
+                    tokio::spawn(async move {
+                        tokio::time::sleep(LONG).await;
+                        held.release();
+                    });
+                }
+                memory.fault(Rule::new(fault).op(op).first(2));
+                write_of(how, &memory, &store).await.unwrap_or_else(|error| panic!("{how} {fault:?}: {error}"));
+                let there = memory.content("a");
+                match op {
+                    Op::Delete => assert_eq!(there, None, "{how} {fault:?}"),
+                    _ => assert_ne!(there.unwrap(), "before", "{how} {fault:?}"),
+                }
+                // A refusal that leaves no doubt costs no HEAD.
+                assert_eq!(memory.count(Op::Head) == 0, matches!(fault, Fault::Error(ErrorKind::Throttled)), "{how} {fault:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_that_has_arrived_is_not_sent_twice() {
+    let (memory, store) = dated();
+    let held = memory.hold(Op::Put, "a");
+    tokio::spawn(async move {
+        tokio::time::sleep(LONG).await;
+        held.release();
+    });
+    memory.fault(Rule::new(Fault::Lost).op(Op::Put).nth(1));
+    let written = store.put(&put("a", "ours", Condition::Any)).await.unwrap();
+    assert_eq!((memory.count(Op::Put), memory.meta("a").unwrap().etag), (1, written.etag));
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_may_only_write_repeat_without_a_look() {
+    for (how, op) in WRITES {
+        let (memory, store) = dated();
+        memory.put("source", "ours");
+        memory.put("a", "before");
+        memory.fault(Rule::new(Fault::Error(ErrorKind::AccessDenied)).op(Op::Head));
+        memory.fault(Rule::new(Fault::Error(ErrorKind::Timeout)).op(op).nth(1));
+        write_of(how, &memory, &store).await.unwrap();
+        assert_ne!(memory.content("a"), Some("before".into()), "{how}");
+    }
+}
+
 /// Nothing tells whose copy is there: it is not acknowledged, and not reported as a conflict either.
 #[tokio::test(start_paused = true)]
 async fn a_copy_without_proof_is_neither_done_nor_refused() {
