@@ -34,8 +34,21 @@ pub struct Log {
     end: usize,
     /// Where it ended when it was written anew.
     fresh_end: usize,
-    is_lost: bool,
+    /// Present while there is a change that did not fit.
+    overflow: Option<Overflow>,
 }
+
+/// Changes that are not in the log. A renewal makes it complete again.
+#[derive(Clone, Copy, Debug, Default)]
+struct Overflow {
+    changes: usize,
+    /// Changes to wait for before the next renewal. A renewal that does not fit writes every row in vain, so that the number
+    /// grows with the rows.
+    wait: usize,
+}
+
+/// A renewal that did not fit is tried again after this share of its rows has changed: at most four rows are written for each change.
+const RETRY_SHARE: usize = 4;
 
 /// All that counts, as it is written anew.
 #[derive(Debug)]
@@ -44,7 +57,8 @@ pub struct Snapshot<'a> {
     base: usize,
     end: usize,
     most: usize,
-    is_lost: bool,
+    rows: usize,
+    fits: bool,
 }
 
 impl Log {
@@ -56,7 +70,7 @@ impl Log {
         let half = bytes.next_multiple_of(HEAD);
         let mut memory = SharedMemory::new(HEAD + 2 * half)?;
         memory.publish(FORM, MAGIC);
-        Ok(Self { memory, half: 0, end: 0, fresh_end: 0, is_lost: false })
+        Ok(Self { memory, half: 0, end: 0, fresh_end: 0, overflow: None })
     }
 
     /// What another process left: `found` is told of every change that counts, in order; none: the row was taken away.
@@ -73,7 +87,7 @@ impl Log {
             return Err(wrong("it did not hold everything"));
         }
         let half = usize::from(memory.published(HALF) != 0);
-        let mut log = Self { memory, half, end: 0, fresh_end: 0, is_lost: false };
+        let mut log = Self { memory, half, end: 0, fresh_end: 0, overflow: None };
         let end = usize::try_from(log.memory.published(ENDS[half])).unwrap_or(usize::MAX);
         if end > log.most() {
             return Err(wrong("it ends behind its end"));
@@ -113,32 +127,53 @@ impl Log {
         self.append(table, DELETE, number, &[]);
     }
 
-    /// Whether more than half of it has been overtaken: then [`renew`](Self::renew) is due.
+    /// Whether [`renew`](Self::renew) is due: more than half of the log has been overtaken, or a change did not fit.
     pub fn is_long(&self) -> bool {
-        self.end > WORTH + 2 * self.fresh_end
+        match self.overflow {
+            Some(overflow) => overflow.changes >= overflow.wait,
+            None => self.end > WORTH + 2 * self.fresh_end,
+        }
     }
 
     /// Writes it anew: `all` puts every row that counts.
     pub fn renew(&mut self, all: impl FnOnce(&mut Snapshot<'_>)) {
         let (other, most) = (1 - self.half, self.most());
-        let mut snapshot = Snapshot { base: HEAD + other * most, memory: &mut self.memory, end: 0, most, is_lost: false };
+        let mut snapshot = Snapshot { base: HEAD + other * most, memory: &mut self.memory, end: 0, most, rows: 0, fits: true };
         all(&mut snapshot);
-        let Snapshot { end, is_lost, .. } = snapshot;
-        if is_lost {
-            self.lose();
+        let Snapshot { base, end, rows, fits, .. } = snapshot;
+        if !fits {
+            if self.overflow.is_none_or(|overflow| overflow.wait == 0) {
+                tracing::warn!("more is open than can be written down: a restart of this daemon loses the mount until files are closed");
+            }
+            self.memory.publish(LOST, 1);
+            self.overflow = Some(Overflow { changes: 0, wait: (rows / RETRY_SHARE).max(1) });
+            self.give_back(base, end);
+            return;
         }
         self.memory.publish(ENDS[other], end as u64);
         self.memory.publish(HALF, other as u64);
+        // Last: until here the half that counts lacks a change.
+        self.memory.publish(LOST, 0);
+        if self.overflow.take().is_some_and(|overflow| overflow.wait > 0) {
+            tracing::info!("everything that is open is written down again");
+        }
         let (old, old_end) = (self.base(), self.end);
         (self.half, self.end, self.fresh_end) = (other, end, end);
-        // As far as it was used. It is only a matter of memory.
-        if let Err(error) = self.memory.give_back(old..old + old_end.next_multiple_of(HEAD).min(most)) {
+        self.give_back(old, old_end);
+    }
+
+    /// Returns the memory of a half that does not count, as far as it was used.
+    fn give_back(&mut self, base: usize, end: usize) {
+        let used = base..base + end.next_multiple_of(HEAD).min(self.most());
+        // It is only a matter of memory.
+        if let Err(error) = self.memory.give_back(used) {
             tracing::debug!(%error, "memory of the log is not given back");
         }
     }
 
     fn append(&mut self, table: Table, what: u8, number: u64, parts: &[&[u8]]) {
-        if self.is_lost {
+        if let Some(overflow) = &mut self.overflow {
+            overflow.changes += 1;
             return;
         }
         let (base, most) = (self.base(), self.most());
@@ -147,14 +182,11 @@ impl Log {
                 self.end = end;
                 self.memory.publish(ENDS[self.half], end as u64);
             }
-            None => self.lose(),
+            None => {
+                self.memory.publish(LOST, 1);
+                self.overflow = Some(Overflow::default());
+            }
         }
-    }
-
-    fn lose(&mut self) {
-        tracing::warn!("more is open than can be written down: a restart of this daemon loses the mount");
-        self.is_lost = true;
-        self.memory.publish(LOST, 1);
     }
 
     fn most(&self) -> usize {
@@ -169,9 +201,13 @@ impl Log {
 impl Snapshot<'_> {
     /// Row `number` of `table`.
     pub fn put(&mut self, table: Table, number: u64, parts: &[&[u8]]) {
+        self.rows += 1;
+        if !self.fits {
+            return;
+        }
         match write(self.memory, self.base, self.end, self.most, (table, PUT, number), parts) {
             Some(end) => self.end = end,
-            None => self.is_lost = true,
+            None => self.fits = false,
         }
     }
 }

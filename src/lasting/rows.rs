@@ -113,4 +113,31 @@ mod tests {
         again.put(1, 5, b"new");
         assert_eq!(numbers(&Rows::load(again.file().unwrap()).unwrap(), 1).first(), Some(&5));
     }
+
+    /// The rows of table 1 that the next process finds.
+    fn found(rows: &Rows) -> io::Result<Vec<(u64, Box<[u8]>)>> {
+        Ok(Rows::load(rows.file()?)?.all(1))
+    }
+
+    #[test]
+    fn rows_that_fill_most_of_the_room_can_change_without_end() {
+        let rows = Rows::new(1 << 20).unwrap();
+        for round in 0..5u8 {
+            // Two thirds of the room.
+            (0..3000).for_each(|number| _ = rows.put(1, number, &[round; 200]));
+        }
+        assert!(found(&rows).unwrap().iter().all(|(_, row)| **row == [4; 200]));
+        assert_eq!(found(&rows).unwrap().len(), 3000);
+    }
+
+    #[test]
+    fn rows_beyond_the_room_are_restored_once_there_are_fewer() {
+        let rows = Rows::new(1 << 20).unwrap();
+        (0..6000).for_each(|number| _ = rows.put(1, number, &[7; 200]));
+        assert!(found(&rows).is_err(), "they do not fit");
+        (0..4000).for_each(|number| _ = rows.delete(1, number));
+        assert_eq!(found(&rows).unwrap().len(), 2000);
+        rows.put(1, 1, b"new");
+        assert_eq!(found(&rows).unwrap().first(), Some(&(1, b"new"[..].into())));
+    }
 }
