@@ -5,11 +5,19 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+/// Digits of the random number in the name of a draft.
+const DRAFT_DIGITS: usize = 8;
+
+/// Drafts that are bound before it is given up: another process removes one only in the microseconds between its bind(2) and listen(2).
+const DRAFTS: usize = 4;
 
 /// A name in a directory that is held open.
 #[derive(Debug)]
@@ -49,34 +57,78 @@ impl Place {
     /// # Errors
     /// AddrInUse when somebody listens there, or when it is no socket; else what bind(2) says.
     pub fn listen(self) -> io::Result<Door> {
-        let mut draft = OsString::from(".");
-        draft.push(&self.name);
+        self.remove_stale_drafts();
+        let mut tries = DRAFTS;
+        let listener = loop {
+            tries -= 1;
+            match self.bind_and_move() {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && tries > 0 => {}
+                bound => break bound?,
+            }
+        };
+        let identity = self.identity()?;
+        Ok(Door { listener, place: self, identity })
+    }
+
+    fn bind_and_move(&self) -> io::Result<UnixListener> {
         // The number of a process says nothing here: each first process of a container has the same one, also after it was killed in this place.
-        draft.push(format!(".{:08x}", rand::random::<u32>()));
+        let mut draft = self.draft_prefix();
+        draft.push(format!("{:08x}", rand::random::<u32>()));
         let beside = self.beside(&draft);
         let listener = UnixListener::bind(&beside)?;
         if let Err(error) = self.take(&draft) {
             let _ = fs::remove_file(&beside);
             return Err(error);
         }
-        let identity = self.identity()?;
-        Ok(Door { listener, place: self, identity })
+        Ok(listener)
+    }
+
+    /// What the names of drafts of this socket begin with; [`DRAFT_DIGITS`] hexadecimal digits follow.
+    fn draft_prefix(&self) -> OsString {
+        let mut prefix = OsString::from(".");
+        prefix.push(&self.name);
+        prefix.push(".");
+        prefix
+    }
+
+    /// Removes drafts of processes that were killed between bind(2) and rename(2). A draft that refuses connections may also be one that was bound
+    /// a moment ago and does not listen yet: its process finds it removed and binds another, see [`listen`](Self::listen).
+    fn remove_stale_drafts(&self) {
+        // A directory that cannot be listed keeps its drafts: they only take up names.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(entries) = rustix::fs::openat(&self.directory, ".", flags, Mode::empty()).and_then(Dir::new) else { return };
+        let prefix = self.draft_prefix();
+        for entry in entries.map_while(Result::ok) {
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let digits = name.as_bytes().strip_prefix(prefix.as_bytes());
+            let is_draft = digits.is_some_and(|digits| digits.len() == DRAFT_DIGITS && digits.iter().all(u8::is_ascii_hexdigit));
+            if is_draft && self.refuses(name) {
+                let _ = rustix::fs::unlinkat(&self.directory, name, AtFlags::empty());
+            }
+        }
     }
 
     /// Moves `draft` to the place.
     fn take(&self, draft: &OsStr) -> io::Result<()> {
         let to = |flags| rustix::fs::renameat_with(&self.directory, draft, &self.directory, &self.name, flags);
         match to(RenameFlags::NOREPLACE) {
-            Err(Errno::EXIST) if self.is_left_behind() => Ok(to(RenameFlags::empty())?),
+            Err(Errno::EXIST) if self.refuses(&self.name) => Ok(to(RenameFlags::empty())?),
             Err(Errno::EXIST) => Err(io::ErrorKind::AddrInUse.into()),
             moved => Ok(moved?),
         }
     }
 
-    fn is_left_behind(&self) -> bool {
-        UnixStream::connect(self.path()).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-            && rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
-                .is_ok_and(|found| rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Socket)
+    /// Whether `name` is a socket at which no process listens.
+    fn refuses(&self, name: &OsStr) -> bool {
+        let is_socket = rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|found| rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Socket);
+        // A blocking connect(2) would wait for a process that listens and accepts nothing.
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let connect = || {
+            let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            rustix::net::connect(&socket, &SocketAddrUnix::new(self.beside(name))?)
+        };
+        is_socket && connect() == Err(Errno::CONNREFUSED)
     }
 
     fn path(&self) -> PathBuf {
@@ -197,5 +249,25 @@ mod tests {
         fs::write(&path, "mine").unwrap();
         assert!(Place::of(&path).unwrap().listen().is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+    }
+
+    #[test]
+    fn drafts_of_killed_processes_are_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let stale = [".mount.sock.0123abcd", ".mount.sock.89abcdef"];
+        let other = [".mount.sock.0123", ".mount.sock.0123abcg", ".other.sock.0123abcd"];
+        stale.iter().chain(&other).for_each(|name| drop(UnixListener::bind(at(name)).unwrap()));
+        let living = UnixListener::bind(at(".mount.sock.11111111")).unwrap();
+        fs::write(at(".mount.sock.22222222"), "no socket").unwrap();
+        // A process that another test starts has a copy of each descriptor for a moment.
+        while stale.iter().any(|name| UnixStream::connect(at(name)).is_ok()) {
+            std::thread::yield_now();
+        }
+        let _door = Place::of(&at("mount.sock")).unwrap().listen().unwrap();
+        assert!(stale.iter().all(|name| !at(name).exists()), "they are removed");
+        let kept = [".mount.sock.11111111", ".mount.sock.22222222", "mount.sock"].into_iter().chain(other);
+        assert_eq!(kept.filter(|name| !at(name).exists()).count(), 0, "they are kept");
+        drop(living);
     }
 }
