@@ -5,6 +5,7 @@
 mod bench;
 mod cat;
 mod completions;
+mod core_dumps;
 mod csi;
 mod ctl;
 mod daemon;

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use super::flags::TableFlags;
 use super::ready::{self, Ready};
 use super::report::Report;
-use super::{Failure, daemon, handed, kept, mountpoint, supervise, waiting};
+use super::{Failure, core_dumps, daemon, handed, kept, mountpoint, supervise, waiting};
 use crate::config::{self, Input, Program, Reports, Settings, Values};
 use crate::logging::{self, Attachment};
 use crate::mount::{self, Given};
@@ -228,7 +228,11 @@ fn supervise_or_serve(
     report: &Report,
     tell: impl FnOnce(&str) -> Result<(), Failure>,
 ) -> Result<(), Ended> {
-    if settings.supervised { Ok(supervise::run(settings, attachment, tell)?) } else { serve(settings, given, attachment, report, tell) }
+    if !settings.supervised {
+        return serve(settings, given, attachment, report, tell);
+    }
+    core_dumps::follow(settings)?;
+    Ok(supervise::run(settings, attachment, tell)?)
 }
 
 /// Mounts and serves until the end. `tell` is called once the mount answers.
@@ -239,6 +243,7 @@ fn serve(
     report: &Report,
     tell: impl FnOnce(&str) -> Result<(), Failure>,
 ) -> Result<(), Ended> {
+    core_dumps::follow(settings)?;
     super::start_log(&settings.logging, attachment)?;
     for note in &settings.notes {
         tracing::warn!("{note}");

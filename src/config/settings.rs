@@ -58,6 +58,8 @@ pub struct Settings {
     pub foreground: bool,
     /// A process holds the mount and starts the daemon anew when it dies.
     pub supervised: bool,
+    /// A crash may leave a core dump, which has credentials and data in it.
+    pub core_dumps: bool,
     /// A file that exists while the mount answers.
     pub ready_file: Option<PathBuf>,
     /// SIGTERM ends nothing.
@@ -109,6 +111,7 @@ impl Settings {
             logging: values.logging()?,
             foreground: values.is_foreground(),
             supervised: values.flag("supervised"),
+            core_dumps: values.flag("core-dumps"),
             ready_file: values.path("ready-file"),
             ignores_sigterm: values.text("on-sigterm").as_deref() == Some("ignore"),
             notes: values.all_notes(),

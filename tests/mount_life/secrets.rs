@@ -3,13 +3,17 @@
 use std::fs;
 
 use libtest_mimic::Trial;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::place::{Place, run, soon};
 use super::support::mounts::trial;
 use super::support::{ACCESS_KEY, S3Server, SECRET_KEY};
 
 pub fn trials() -> Vec<Trial> {
-    vec![trial("no_level_of_the_log_and_no_command_line_shows_a_secret", everywhere)]
+    vec![
+        trial("no_level_of_the_log_and_no_command_line_shows_a_secret", everywhere),
+        trial("core_dumps_are_off_unless_they_are_asked_for", core_dumps),
+    ]
 }
 
 /// What says that a whole request was printed, whatever of it the SDK of today blanks out by itself.
@@ -55,4 +59,30 @@ fn everywhere() {
         }
     }
     assert!(server.requests().iter().any(|request| request.authorization.is_some() || request.query.contains("X-Amz-Signature")));
+}
+
+/// The soft limit for the size of a core dump, as /proc/PID/limits says it.
+fn core_limit(pid: i32) -> String {
+    let limits = fs::read_to_string(format!("/proc/{pid}/limits")).expect("it runs");
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max core file size")).expect("the kernel has this limit");
+    line.split_whitespace().next().expect("it has a value").to_owned()
+}
+
+fn core_dumps() {
+    // What the daemon inherits: as much as may be.
+    let limit = getrlimit(Resource::Core);
+    setrlimit(Resource::Core, Rlimit { current: limit.maximum, ..limit }).expect("it is not more than the hard limit");
+    let inherited = core_limit(std::process::id().cast_signed());
+    let server = S3Server::start();
+    server.put("file", "content");
+    for (words, expected) in [(vec![], "0"), (vec!["--supervised"], "0"), (vec!["--core-dumps"], &*inherited)] {
+        let place = Place::new();
+        let mut command = place.mount(&server);
+        command.args(&words);
+        run(command).succeeds();
+        assert_eq!(place.read("file"), b"content");
+        let limits: Vec<_> = place.pids().into_iter().map(core_limit).collect();
+        assert!(!limits.is_empty() && limits.iter().all(|limit| limit == expected), "{words:?}: {limits:?}, not {expected}");
+        place.umount().succeeds();
+    }
 }

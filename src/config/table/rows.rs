@@ -576,6 +576,13 @@ pub static OPTIONS: &[Spec] = &[
         help: "Leave a small process beside the daemon that holds the mount and starts the daemon again when it dies; see windlass upgrade",
         ..LOG
     },
+    Spec {
+        name: "core-dumps",
+        kind: Kind::Flag,
+        default: Some("false"),
+        help: "Let a crash leave a core dump, and the daemon's own user trace it: both show credentials and data of the bucket",
+        ..LOG
+    },
     Spec { name: "ready-file", kind: Kind::Path, help: "File that exists while the mount answers", ..LOG },
     Spec {
         name: "error-file",
