@@ -458,3 +458,21 @@ fn names_of_the_environment_that_nobody_knows_do_not_stop_a_mount() {
     wrong.args(["mount", "s3://data", "/mnt/x", "--print-config"]).env("WINDLASS_CHUNK_SIZE", "33");
     run(wrong).refuses(&["environment WINDLASS_CHUNK_SIZE", "1MiB..32MiB"]);
 }
+
+#[test]
+fn a_credential_process_does_not_see_the_variables_of_windlass() {
+    let dir = tempfile::tempdir().unwrap();
+    let seen = dir.path().join("seen");
+    let process = format!("env > {}; exit 1", seen.display());
+    for source in ["s3://bucket", "oss://bucket"] {
+        let mut command = command("windlass");
+        command.args(["ls", source, "--endpoint", "http://127.0.0.1:1", "--region", "r", "--credential-process", &process]);
+        command.env("WINDLASS_SESSION_TOKEN", "hunter2").env("WINDLASS_HANDOVER", "hunter2").env("AWS_PROFILE", "theirs");
+        let said = run(command);
+        assert_eq!(said.code, 3, "{source}: {}", said.err);
+        let environment = fs::read_to_string(&seen).unwrap();
+        fs::remove_file(&seen).unwrap();
+        assert!(!environment.contains("WINDLASS_") && !environment.contains("hunter2"), "{source}: {environment}");
+        assert!(environment.contains("AWS_PROFILE=theirs") && environment.contains("PATH="), "{source}: {environment}");
+    }
+}

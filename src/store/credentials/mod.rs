@@ -9,6 +9,7 @@ mod passwd;
 mod rotation;
 mod watch;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -37,6 +38,18 @@ const ANSWER: Duration = Duration::from_secs(20);
 /// How often one request is sent: with the keys of now, with those that replace them, and with those before when the new ones are not
 /// known to the store yet.
 const SENT: u32 = 3;
+
+/// Names of the variables in the environment by which options, secrets among them, and what a process passes on to the next one of this program came.
+/// They are not for a credential process, which hands its environment on to whatever it starts.
+pub(super) fn own_variables() -> Vec<String> {
+    own_names(std::env::vars_os().map(|(name, _)| name))
+}
+
+fn own_names(names: impl Iterator<Item = OsString>) -> Vec<String> {
+    let is_name = |name: &String| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    // What is no name for a shell can be no option.
+    names.filter_map(|name| name.into_string().ok()).filter(|name| name.starts_with("WINDLASS_") && is_name(name)).collect()
+}
 
 /// What signs requests.
 #[derive(Clone)]

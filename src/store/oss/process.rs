@@ -11,6 +11,8 @@ use serde::Deserialize;
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use crate::store::credentials::own_variables;
+
 /// A process that fetches from a vault needs a second or two; a mount that gets no credentials must fail within five.
 const DEADLINE: Duration = Duration::from_secs(4);
 
@@ -37,6 +39,7 @@ impl Process {
     async fn run(&self) -> Result<Vec<u8>, String> {
         let mut command = Command::new("sh");
         command.arg("-c").arg(&self.command).stdin(Stdio::null()).kill_on_drop(true);
+        own_variables().iter().for_each(|name| _ = command.env_remove(name));
         let output = timeout(DEADLINE, command.output()).await.map_err(|_| format!("it did not end within {DEADLINE:?}"))?;
         let output = output.map_err(|error| format!("it cannot be started: {error}"))?;
         if output.status.success() { Ok(output.stdout) } else { Err(format!("it failed: {}", output.status)) }

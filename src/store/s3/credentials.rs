@@ -16,7 +16,7 @@ use aws_credential_types::provider::{self, ProvideCredentials};
 use aws_types::region::Region;
 
 use super::failure;
-use crate::store::credentials::{KeyFile, Keys, Missing, Source};
+use crate::store::credentials::{KeyFile, Keys, Missing, Source, own_variables};
 use crate::store::{CredentialOptions, WebIdentity};
 
 /// Outside a cloud nothing answers at the metadata address, and a mount without credentials must fail within seconds.
@@ -79,6 +79,12 @@ fn role(identity: &WebIdentity) -> Result<StaticConfiguration, String> {
     })
 }
 
+/// `command` for `sh -c`, without the variables of this program: the SDK gives the process its whole environment.
+fn without_own_variables(command: &str) -> String {
+    let names = own_variables();
+    if names.is_empty() { command.to_owned() } else { format!("unset {}; {command}", names.join(" ")) }
+}
+
 /// A provider of the SDK.
 #[derive(Debug)]
 struct Sdk {
@@ -102,7 +108,7 @@ impl Sdk {
 
     async fn ask(&self) -> provider::Result {
         match &self.link {
-            Link::Process(command) => CredentialProcessProvider::new(command.clone()).provide_credentials().await,
+            Link::Process(command) => CredentialProcessProvider::new(without_own_variables(command)).provide_credentials().await,
             Link::Profile(profile) => {
                 let provider = ProfileFileCredentialsProvider::builder().configure(&self.here()).profile_name(profile);
                 provider.build().provide_credentials().await
