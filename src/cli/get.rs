@@ -133,7 +133,7 @@ async fn bring(
 fn getting(args: &Args, remote: &Remote, plan: Plan, progress: &Progress) -> Getting {
     let told = progress.clone();
     Getting {
-        follows_links: true,
+        directory: None,
         store: Arc::clone(&remote.store),
         budget: args.tuning.budget(),
         plan,

@@ -1,22 +1,27 @@
 //! What of a transfer is done, in a file that outlives the process: what is transferred in its first line, then a line for each thing that is
 //! done. It knows neither direction. Invariant: one process at a time has it, and lines of another transfer are never taken for this one's.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader, Write};
 use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, Mode, OFlags, unlinkat};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use twox_hash::XxHash3_64;
 
+use super::resumed::{open_directory, open_or_create};
 use super::{Error, Result};
 
 /// See the module. `L` is what a line says.
 #[derive(Debug)]
 pub(super) struct Checkpoint<L> {
     path: PathBuf,
+    directory: OwnedFd,
     file: File,
     lines: PhantomData<L>,
 }
@@ -50,7 +55,8 @@ impl<L: Serialize + DeserializeOwned> Checkpoint<L> {
         fs::create_dir_all(dir).map_err(Error::local("make", dir))?;
         let path = dir.join(name);
         let failed = || Error::local("keep the checkpoint", &path);
-        let mut file = File::options().read(true).append(true).create(true).open(&path).map_err(failed())?;
+        let directory = open_directory(dir).map_err(failed())?;
+        let mut file = open_or_create(&directory, OsStr::new(name), OFlags::APPEND, Mode::RUSR | Mode::WUSR).map_err(failed())?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -69,7 +75,7 @@ impl<L: Serialize + DeserializeOwned> Checkpoint<L> {
         let mut text = text(identity);
         kept.iter().for_each(|line| text += &self::text(line));
         file.write_all(text.as_bytes()).map_err(failed())?;
-        Ok((Self { path, file, lines: PhantomData }, found))
+        Ok((Self { path, directory, file, lines: PhantomData }, found))
     }
 
     /// One more thing is done.
@@ -80,7 +86,8 @@ impl<L: Serialize + DeserializeOwned> Checkpoint<L> {
     /// Nothing is left to be gone on with.
     pub fn remove(self) {
         // At worst the next run finds a checkpoint of what is not there any more, and begins anew.
-        let _ = fs::remove_file(&self.path);
+        let name = self.path.file_name().expect("it was made of a directory and a name");
+        let _ = unlinkat(&self.directory, name, AtFlags::empty());
     }
 }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,8 +42,9 @@ pub struct Getting {
     /// Which bucket, for those who go on with it.
     pub location: String,
     pub checkpoints: Option<PathBuf>,
-    /// What a link at the place of the file leads to is replaced, and not the link.
-    pub follows_links: bool,
+    /// The directory that the file is made in, held open; a link in its place is replaced. Without it the path is opened, and what a link at its
+    /// end leads to is replaced.
+    pub directory: Option<Arc<OwnedFd>>,
     /// None: as fast as it gets.
     pub bandwidth: Option<Arc<Bandwidth>>,
     /// Told of bytes that were written.
@@ -135,7 +137,7 @@ async fn get_once(how: &Getting, wanted: &Wanted, range: Range<u64>, path: &Path
     };
     let mut fetched = block_in_place(|| checkpoints.map(open).transpose())?;
     let name = fetched.as_ref().map(|fetched| &*fetched.name);
-    let target = block_in_place(|| Target::open(path, range.end - range.start, name, how.follows_links))?;
+    let target = block_in_place(|| Target::open(path, range.end - range.start, name, how.directory.as_ref()))?;
     // Only for a size that the disk has room for: a store may report any.
     let parts = how.plan.cut(range.clone());
     if let Some(fetched) = &mut fetched {

@@ -15,6 +15,7 @@ mod names;
 mod plan;
 mod put;
 mod remove;
+mod resumed;
 mod sent;
 mod source;
 mod span;

@@ -1,18 +1,23 @@
 //! The file that becomes the target: room for all of it beside the target, and its name when it is whole. Invariant: the final name
 //! shows the old file or the whole new one; what is unfinished is removed, unless a checkpoint goes on with it.
 
-use std::fs::{self, File, Permissions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use rustix::fs::{FallocateFlags, OFlags, fallocate, fstatvfs};
-use tempfile::{Builder, TempPath};
+use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, fallocate, fstatvfs, renameat, statat, unlinkat};
 
+use super::resumed::{create, open_directory, open_or_create};
 use super::{Error, Result};
+
+/// Permissions of a new file, less the umask.
+const MODE: Mode = Mode::from_raw_mode(0o666);
 
 /// Room that is had at once, and a step of the rest: file systems in memory clear it, and whoever writes waits meanwhile.
 const STEP: u64 = 32 << 20;
@@ -23,45 +28,80 @@ pub(super) struct Target {
     pub file: Arc<File>,
     len: u64,
     unfinished: Unfinished,
+    /// The final name, in the directory of the unfinished file.
+    name: OsString,
     path: PathBuf,
 }
 
+/// The file as long as it is not whole, by its name in a directory that is held open: whatever is put on the path of the directory meanwhile, the file is
+/// renamed and removed there.
 #[derive(Debug)]
-enum Unfinished {
-    /// Removed when it is dropped.
-    Temporary(TempPath),
-    Kept(PathBuf),
+struct Unfinished {
+    directory: Arc<OwnedFd>,
+    name: OsString,
+    /// Removed when it is dropped. Otherwise the next run goes on with it.
+    is_temporary: bool,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if self.is_temporary {
+            self.remove();
+        }
+    }
+}
+
+impl Unfinished {
+    fn temporary(directory: Arc<OwnedFd>) -> io::Result<(File, Self)> {
+        loop {
+            let name = OsString::from(format!(".windlass-{:016x}.part", rand::random::<u64>()));
+            match create(&directory, &name, OFlags::empty(), MODE) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                created => return Ok((created?, Self { directory, name, is_temporary: true })),
+            }
+        }
+    }
+
+    fn kept(directory: Arc<OwnedFd>, name: &str) -> io::Result<(File, Self)> {
+        let name = OsString::from(format!(".{name}.part"));
+        let file = open_or_create(&directory, &name, OFlags::empty(), MODE)?;
+        Ok((file, Self { directory, name, is_temporary: false }))
+    }
+
+    fn rename(mut self, to: &OsStr) -> io::Result<()> {
+        renameat(&self.directory, &self.name, &self.directory, to)?;
+        self.is_temporary = false;
+        Ok(())
+    }
+
+    fn remove(&self) {
+        let _ = unlinkat(&self.directory, &self.name, AtFlags::empty());
+    }
 }
 
 impl Target {
-    /// Of `len` bytes, for which there is room. With a name the file is the same in the next run, with what is in it.
-    pub fn open(path: &Path, len: u64, name: Option<&str>, follows_links: bool) -> Result<Self> {
-        // A link that is followed stays, and what it leads to is replaced.
-        let path = Some(path).filter(|_| follows_links).and_then(|path| fs::canonicalize(path).ok()).unwrap_or_else(|| path.to_owned());
+    /// Of `len` bytes, for which there is room. With a name the file is the same in the next run, with what is in it. It is made in `directory`, where the
+    /// path leads; without that the path is opened, and a link at its end stays and what it leads to is replaced.
+    pub fn open(path: &Path, len: u64, name: Option<&str>, directory: Option<&Arc<OwnedFd>>) -> Result<Self> {
+        let path =
+            Some(path).filter(|_| directory.is_none()).and_then(|path| fs::canonicalize(path).ok()).unwrap_or_else(|| path.to_owned());
         let failed = || Error::local("write", &path);
-        if path.symlink_metadata().is_ok_and(|found| found.is_dir()) {
+        let final_name = path.file_name().ok_or(io::ErrorKind::IsADirectory.into()).map_err(failed())?.to_owned();
+        let directory = match directory {
+            Some(directory) => Arc::clone(directory),
+            None => Arc::new(open_directory(parent_of(&path)).map_err(failed())?),
+        };
+        let there = statat(&directory, &final_name, AtFlags::SYMLINK_NOFOLLOW);
+        if there.is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_dir()) {
             return Err(failed()(io::ErrorKind::IsADirectory.into()));
         }
-        let parent = parent_of(&path);
-        let (file, unfinished) = match name {
-            None => {
-                let mut builder = Builder::new();
-                let builder = builder.prefix(".windlass-").suffix(".part");
-                let made = builder.permissions(Permissions::from_mode(0o666)).tempfile_in(parent).map_err(failed())?;
-                let (file, path) = made.into_parts();
-                (file, Unfinished::Temporary(path))
-            }
-            Some(name) => {
-                let kept = parent.join(format!(".{name}.part"));
-                // Its name is predictable: a planted link is not followed.
-                let mut options = File::options();
-                let options = options.read(true).write(true).create(true).truncate(false).custom_flags(OFlags::NOFOLLOW.bits() as i32);
-                let file = options.open(&kept).map_err(failed())?;
-                (file, Unfinished::Kept(kept))
-            }
+        let opened = match name {
+            None => Unfinished::temporary(directory),
+            Some(name) => Unfinished::kept(directory, name),
         };
+        let (file, unfinished) = opened.map_err(failed())?;
         make_long(&file, len).and_then(|()| reserve(&file, 0, len.min(STEP))).map_err(failed())?;
-        Ok(Self { file: Arc::new(file), len, unfinished, path })
+        Ok(Self { file: Arc::new(file), len, unfinished, name: final_name, path })
     }
 
     /// Takes the room for all of it, beside those who write.
@@ -82,23 +122,18 @@ impl Target {
 
     /// Gives it its name, as old as the object. The directory of that name is told to `named`, to be [kept](keep_names).
     pub fn finish(self, modified: SystemTime, named: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-        let Self { file, unfinished, path, .. } = self;
+        let Self { file, unfinished, name, path, .. } = self;
         let failed = || Error::local("write", &path);
         // File systems without times are still good for content.
         let _ = file.set_modified(modified);
         file.sync_all().map_err(failed())?;
-        match unfinished {
-            Unfinished::Temporary(made) => made.persist(&path).map_err(|error| failed()(error.error))?,
-            Unfinished::Kept(kept) => fs::rename(&kept, &path).map_err(failed())?,
-        }
+        unfinished.rename(&name).map_err(failed())?;
         named(parent_of(&path))
     }
 
     /// Removes also what was kept.
     pub fn discard(self) {
-        if let Unfinished::Kept(path) = self.unfinished {
-            let _ = fs::remove_file(path);
-        }
+        self.unfinished.remove();
     }
 }
 
@@ -151,12 +186,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         fs::write(&path, "old").unwrap();
-        let target = Target::open(&path, 5, None, true).unwrap();
+        let target = Target::open(&path, 5, None, None).unwrap();
         target.file.write_all_at(b"whole", 0).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         drop(target);
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"old".to_vec(), 1));
-        let target = Target::open(&path, 5, None, true).unwrap();
+        let target = Target::open(&path, 5, None, None).unwrap();
         target.file.write_all_at(b"whole", 0).unwrap();
         target.finish(SystemTime::UNIX_EPOCH, keep_names).unwrap();
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"whole".to_vec(), 1));
@@ -167,7 +202,7 @@ mod tests {
     async fn room_is_taken_for_all_of_it() {
         let dir = tempfile::tempdir().unwrap();
         for len in [STEP - 1, STEP, 3 * STEP + 5] {
-            let target = Target::open(&dir.path().join("file"), len, None, true).unwrap();
+            let target = Target::open(&dir.path().join("file"), len, None, None).unwrap();
             target.file.write_all_at(b"there", STEP / 2).unwrap();
             target.reserve().await.unwrap();
             let found = target.file.metadata().unwrap();
@@ -182,9 +217,9 @@ mod tests {
     fn a_named_one_is_found_again_until_it_is_finished() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        Target::open(&path, 5, Some("x"), true).unwrap().file.write_all_at(b"half", 0).unwrap();
+        Target::open(&path, 5, Some("x"), None).unwrap().file.write_all_at(b"half", 0).unwrap();
         assert!(!path.exists() && dir.path().join(".x.part").exists());
-        let target = Target::open(&path, 5, Some("x"), true).unwrap();
+        let target = Target::open(&path, 5, Some("x"), None).unwrap();
         target.file.write_all_at(b"!", 4).unwrap();
         target.finish(SystemTime::now(), keep_names).unwrap();
         assert_eq!((fs::read(&path).unwrap(), fs::read_dir(&dir).unwrap().count()), (b"half!".to_vec(), 1));
@@ -196,10 +231,11 @@ mod tests {
         let (file, link) = (dir.path().join("file"), dir.path().join("link"));
         fs::write(&file, "old").unwrap();
         std::os::unix::fs::symlink("file", &link).unwrap();
-        Target::open(&link, 0, None, true).unwrap().finish(SystemTime::now(), keep_names).unwrap();
+        Target::open(&link, 0, None, None).unwrap().finish(SystemTime::now(), keep_names).unwrap();
         assert!(link.is_symlink() && fs::read(&file).unwrap().is_empty());
-        Target::open(&link, 1, None, false).unwrap().finish(SystemTime::now(), keep_names).unwrap();
+        let directory = Arc::new(open_directory(dir.path()).unwrap());
+        Target::open(&link, 1, None, Some(&directory)).unwrap().finish(SystemTime::now(), keep_names).unwrap();
         assert!(!link.is_symlink() && fs::read(&file).unwrap().is_empty());
-        assert!(Target::open(dir.path(), 0, None, true).unwrap_err().to_string().contains("directory"));
+        assert!(Target::open(dir.path(), 0, None, None).unwrap_err().to_string().contains("directory"));
     }
 }

@@ -1,9 +1,11 @@
 //! Objects, and everything below names in a bucket, into a directory, some files at a time. Invariant: nothing is written outside of the
 //! directory; a name that would lead there is told and left out.
 
-use std::collections::{BTreeSet, HashSet};
-use std::fs::{self, File};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,6 +19,7 @@ use super::get::{Getting, Sum, Wanted, get};
 use super::many::{Crew, Event, Item, Many, Moved, OnFile, is_current};
 use super::names::local_name;
 use super::plan::Plan;
+use super::resumed::open_directory;
 use super::target::{keep_names, parent_of};
 use super::walk::{Ahead, Listing, directory_of};
 use super::{Error, Result};
@@ -52,7 +55,8 @@ impl Tree {
     /// The first that could not be brought. Those under way are given up, others are there.
     pub async fn get(&self, roots: &[Root], mut tell: impl FnMut(Event)) -> Result<Vec<usize>> {
         let (crew, named) = (Crew::new(self.many.transfers), Arc::<Mutex<BTreeSet<_>>>::default());
-        let mut bringing = Bringing { tree: self, crew, made: HashSet::new(), named: Arc::clone(&named), tell: &mut tell };
+        let mut bringing =
+            Bringing { tree: self, crew, made: HashSet::new(), dests: HashMap::new(), named: Arc::clone(&named), tell: &mut tell };
         let brought = bringing.bring(roots).await;
         // Once a directory, not once a file.
         let named = std::mem::take(&mut *named.lock());
@@ -81,8 +85,10 @@ impl Tree {
 struct Bringing<'a, T> {
     tree: &'a Tree,
     crew: Crew,
-    /// Directories that this run made.
+    /// Directories that this run made, for objects that were named.
     made: HashSet<PathBuf>,
+    /// Directories of roots, held open.
+    dests: HashMap<PathBuf, OwnedFd>,
     named: Named,
     tell: &'a mut T,
 }
@@ -131,7 +137,9 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
                 hidden.iter().for_each(|meta| self.refuse(meta, "it is a directory as well".to_owned()));
                 self.begin_all(root, files).await?;
                 if wanted.meta.key.is_prefix() {
-                    self.make_below(&root.dest, &path, &wanted.meta)?;
+                    if !self.tree.many.dry_run {
+                        self.open_below(&root.dest, &path, &wanted.meta)?;
+                    }
                 } else {
                     waiting.0.push((path, wanted));
                 }
@@ -145,8 +153,9 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
         for (path, wanted) in files {
             if let Some(event) = self.tree.settled(&wanted.meta, &path) {
                 (self.tell)(event);
-            } else if self.make_below(&root.dest, parent_of(&path), &wanted.meta)? {
-                let getting = Getting { follows_links: false, ..self.tree.one(root, wanted.meta.size, Arc::clone(&self.named)) };
+            } else if let Some(directory) = self.open_below(&root.dest, parent_of(&path), &wanted.meta)? {
+                let getting =
+                    Getting { directory: Some(Arc::new(directory)), ..self.tree.one(root, wanted.meta.size, Arc::clone(&self.named)) };
                 self.crew.begin(one(getting, Arc::clone(&self.tree.many.on_file), wanted, path), self.tell).await?;
             }
         }
@@ -182,51 +191,70 @@ impl<T: FnMut(Event)> Bringing<'_, T> {
         taken
     }
 
-    /// Makes a directory by `make`, unless this run has.
-    fn make_by(&mut self, directory: &Path, make: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    fn make(&mut self, directory: &Path) -> Result<()> {
         if self.tree.many.dry_run || self.made.contains(directory) {
             return Ok(());
         }
-        block_in_place(make)?;
+        block_in_place(|| fs::create_dir_all(directory)).map_err(Error::local("make the directory", directory))?;
         self.made.insert(directory.to_owned());
         Ok(())
     }
 
-    fn make(&mut self, directory: &Path) -> Result<()> {
-        self.make_by(directory, || fs::create_dir_all(directory)).map_err(Error::local("make the directory", directory))
+    /// Opens a directory below `dest` for an object, and makes it when it is missing. None, and the object is refused, when a link on the way leads out of
+    /// `dest`.
+    fn open_below(&mut self, dest: &Path, directory: &Path, meta: &ObjectMeta) -> Result<Option<OwnedFd>> {
+        let opened = self.dest(dest).and_then(|held| {
+            let inside = directory.strip_prefix(dest).unwrap_or(Path::new(""));
+            block_in_place(|| open_inside(held, inside)).map_err(Error::local("make the directory", directory))
+        });
+        match opened {
+            Err(Error::Local { source, .. }) if source.kind() == io::ErrorKind::CrossesDevices => {
+                self.refuse(meta, format!("a symbolic link on its way leads out of {}", dest.display()));
+                Ok(None)
+            }
+            opened => opened.map(Some),
+        }
     }
 
-    /// Makes a directory below `dest` for an object. Returns false, and refuses the object, when a link on the way leads out of `dest`.
-    fn make_below(&mut self, dest: &Path, directory: &Path, meta: &ObjectMeta) -> Result<bool> {
-        match self.make_by(directory, || make_inside(dest, directory)) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-                self.refuse(meta, format!("a symbolic link on its way leads out of {}", dest.display()));
-                Ok(false)
+    /// `dest`, which stays the same directory for all that is brought below it.
+    fn dest(&mut self, dest: &Path) -> Result<&OwnedFd> {
+        match self.dests.entry(dest.to_owned()) {
+            Entry::Occupied(held) => Ok(held.into_mut()),
+            Entry::Vacant(place) => {
+                let held = block_in_place(|| fs::create_dir_all(dest).and_then(|()| open_directory(dest)));
+                Ok(place.insert(held.map_err(Error::local("make the directory", dest))?))
             }
-            Err(error) => Err(Error::local("make the directory", directory)(error)),
         }
     }
 }
 
-/// Makes `path`, which is below `dest`, where no link on the way leads out of it.
-fn make_inside(dest: &Path, path: &Path) -> io::Result<()> {
-    fs::create_dir_all(dest)?;
-    let inside = path.strip_prefix(dest).unwrap_or(Path::new(""));
-    let dest = File::open(dest)?;
-    let mut made = PathBuf::new();
-    for component in inside.components() {
-        made.push(component);
-        let open = || openat2(&dest, &made, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::BENEATH);
-        match open() {
-            Err(Errno::NOENT) => match mkdirat(&dest, &made, Mode::from_raw_mode(0o777)) {
-                Ok(()) | Err(Errno::EXIST) => open().map(drop)?,
-                Err(error) => return Err(error.into()),
-            },
-            other => other.map(drop)?,
-        }
+/// Opens the directory `inside` of `dest`, where no link on the way leads out of it, and makes what is missing.
+fn open_inside(dest: &OwnedFd, inside: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = |path: &Path| openat2(dest, path, flags, Mode::empty(), ResolveFlags::BENEATH);
+    if inside.as_os_str().is_empty() {
+        return Ok(open(Path::new("."))?);
     }
-    Ok(())
+    match open(inside) {
+        Err(Errno::NOENT) => {}
+        opened => return Ok(opened?),
+    }
+    let mut made = open(Path::new("."))?;
+    let mut path = PathBuf::new();
+    for component in inside.components() {
+        path.push(component);
+        made = match open(&path) {
+            Err(Errno::NOENT) => {
+                // Relative to the directory before it, which was opened: nothing is made behind a link that was put there since.
+                match mkdirat(&made, component.as_os_str(), Mode::from_raw_mode(0o777)) {
+                    Ok(()) | Err(Errno::EXIST) => open(&path)?,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            opened => opened?,
+        };
+    }
+    Ok(made)
 }
 
 /// Objects that may still turn out to share their name with a directory, which wins as in a mount. Listings are sorted: all keys between `a` and
@@ -288,6 +316,10 @@ mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
+    use crate::budget::{self, Budget};
+    use crate::store::memory::Memory;
+    use crate::transfer::{Asked, Parallel, Pick};
+    use crate::units::ByteSize;
 
     #[test]
     fn a_file_is_there_with_the_same_size_and_not_older() {
@@ -303,5 +335,50 @@ mod tests {
             assert_eq!(is_there(&path, &meta), expected, "{ms}");
         }
         assert!(!is_there(&path, &ObjectMeta { size: 4, ..meta }));
+    }
+
+    /// One file and no checkpoint; `on_file` is called when the directory of the file was made, and before the file is.
+    fn tree(store: &Arc<dyn ObjectStore>, on_file: impl Fn(&Path) + Send + Sync + 'static) -> Tree {
+        let (parallel, part_bytes) = (Parallel::Fixed(1), 1 << 20);
+        let asked = Asked { parallel, part_bytes, threshold_bytes: part_bytes, max_memory_bytes: 64 << 20 };
+        let getting = Getting {
+            store: Arc::clone(store),
+            budget: Budget::new(&budget::Options { memory_limit: Some(ByteSize::mib(64)) }),
+            plan: Plan::at_offsets(&asked, 1).unwrap(),
+            parallel,
+            location: "s3://b".into(),
+            checkpoints: None,
+            directory: None,
+            bandwidth: None,
+            on_bytes: Arc::new(|_| {}),
+            named: None,
+        };
+        let on_file: OnFile = Arc::new(move |path, _| {
+            on_file(path);
+            Arc::new(|_| {})
+        });
+        let pick = Pick::new(&[], &[]).unwrap();
+        Tree { getting, many: Many { asked, pick, update: false, transfers: 1, dry_run: false, on_file } }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_link_in_place_of_a_checked_directory_leads_no_file_out() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let dest = dir.path().join("dest");
+        let memory = Memory::default();
+        memory.put("t/sub/file", "content");
+        let store: Arc<dyn ObjectStore> = Arc::new(memory);
+        let (sub, moved, out) = (dest.join("sub"), dest.join("moved"), elsewhere.path().to_owned());
+        let root = Root { store: Arc::clone(&store), location: "s3://b".into(), key: "t".into(), dest, is_tree: true };
+        let planted = (sub.clone(), moved.clone());
+        let tree = tree(&store, move |_| {
+            fs::rename(&planted.0, &planted.1).unwrap();
+            std::os::unix::fs::symlink(&out, &planted.0).unwrap();
+        });
+        // Whether its name survives a crash is asked of the path.
+        let _ = tree.get(&[root], |_| {}).await;
+        assert!(sub.is_symlink());
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+        assert_eq!(fs::read(moved.join("file")).unwrap(), b"content");
     }
 }
