@@ -473,3 +473,19 @@ async fn damaged_description_of_a_stream_is_not_taken_over() {
         assert!(store.uploads().is_empty());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn staged_files_that_another_user_may_have_put_there_are_not_uploaded() {
+    let (store, killed, ..) = killed_in_commit().await;
+    let planted = Disk::new();
+    std::os::unix::fs::symlink(killed.0.path().join("staging"), planted.0.path().join("staging")).unwrap();
+    let before = (store.content("a"), store.content("b"), killed.files());
+    assert!(recover(&store, &planted).await.is_empty());
+    assert_eq!((store.content("a"), store.content("b"), killed.files()), before);
+    // Nothing is written there either.
+    let error =
+        writer(&store, planted.0.path(), "bucket").edit(store.meta("a").unwrap(), Headers::default()).write(1, b"x").await.unwrap_err();
+    let why = std::error::Error::source(&error).expect("the disk said why").to_string();
+    assert!(why.contains("staging") && why.contains("remove it"), "{why}");
+    assert_eq!(killed.files(), before.2);
+}

@@ -1,7 +1,8 @@
 //! The bounds of a directory hold for all that use it, and what is evicted is what is wanted least. Snapshots of du(1) are taken while
 //! nobody is in the middle of a call; spill_disks samples the disk itself at any time.
 
-use std::os::unix::fs::FileExt;
+use std::fs;
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
@@ -304,4 +305,28 @@ fn many_threads_add_one_object_and_lose_nothing() {
     });
     let it = object(&spill, "a", size);
     assert!(it.is_whole() && it.verify() && check(&it, "a", 0..size) == size);
+}
+
+#[test]
+fn links_that_others_planted_are_not_followed() {
+    for (mode, name) in [0o777, 0o700].into_iter().flat_map(|mode| ["ledger", "daemons", "chunks"].map(|name| (mode, name))) {
+        let (disk, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::set_permissions(disk.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let is_file = matches!(name, "ledger" | "daemons");
+        let victim = if is_file { elsewhere.path().join("victim") } else { elsewhere.path().to_owned() };
+        symlink(&victim, disk.path().join(name)).unwrap();
+        fs::write(elsewhere.path().join("victim"), "mine").unwrap();
+        let opened = Spill::open(disk.path(), max_mib(16), support::identity());
+        // Where others can write, all is in a directory of its own.
+        assert!(opened.is_ok() || mode == 0o700, "{name}: {opened:?}");
+        if let Ok(spill) = opened {
+            fill(&object(&spill, "a", MIB), "a", 0..MIB);
+            drop(spill.guard().reserve(disk.path(), MIB).unwrap());
+        } else {
+            let error = opened.unwrap_err();
+            assert!(error.kind() == std::io::ErrorKind::PermissionDenied && error.to_string().contains(name), "{error}");
+        }
+        let there: Vec<_> = fs::read_dir(elsewhere.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!((there, fs::read(elsewhere.path().join("victim")).unwrap()), (vec!["victim".into()], b"mine".to_vec()), "{name}");
+    }
 }

@@ -83,6 +83,7 @@ impl Engine {
         let ledger = Arc::new(Ledger::shared(layout.ledger()));
         let membership = Membership::default();
         membership.join(&layout, &ledger, true)?;
+        let trouble = Trouble::new(layout.clone());
         Ok(Self {
             identity,
             bounds,
@@ -97,7 +98,7 @@ impl Engine {
             verified: Mutex::default(),
             most_open: most_open(),
             counters: Counters::default(),
-            trouble: Trouble::default(),
+            trouble,
             scanning: Mutex::default(),
             rescan: Mutex::default(),
         })

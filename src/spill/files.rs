@@ -1,10 +1,10 @@
 //! Where files are, and the two files of one object version: bytes at their own offsets, and the map that says which of them
 //! are there. It decides nothing. Invariant: a file is given a name below `chunks/` here and nowhere else.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,6 +13,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
 
 use super::format::{CHARGE_AT, Header, Name, SLOT_BYTES};
+use super::home::{Home, make_private, open_own};
 use super::ledger::Charge;
 
 pub(super) const DATA: &str = "data";
@@ -24,14 +25,16 @@ const PASSED_AT: u64 = KEPT_AT + 8;
 /// The places below one directory, and how many pairs of files this process has open there.
 #[derive(Clone, Debug)]
 pub(super) struct Layout {
-    root: PathBuf,
+    home: Arc<Home>,
     chunks: PathBuf,
     open: Arc<AtomicUsize>,
 }
 
 impl Layout {
-    pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), chunks: root.join("chunks"), open: Arc::default() }
+    /// Those below `directory`, which is created when it is missing.
+    pub fn open(directory: &Path) -> io::Result<Self> {
+        let home = Arc::new(Home::open(directory)?);
+        Ok(Self { chunks: home.path().join("chunks"), home, open: Arc::default() })
     }
 
     pub fn open_pairs(&self) -> usize {
@@ -39,7 +42,12 @@ impl Layout {
     }
 
     pub fn root(&self) -> &Path {
-        &self.root
+        self.home.path()
+    }
+
+    /// `path` as a person finds it.
+    pub fn shown(&self, path: &Path) -> PathBuf {
+        self.home.shown(path)
     }
 
     pub fn chunks(&self) -> &Path {
@@ -47,15 +55,15 @@ impl Layout {
     }
 
     pub fn staging(&self) -> PathBuf {
-        self.root.join("staging")
+        self.root().join("staging")
     }
 
     pub fn ledger(&self) -> PathBuf {
-        self.root.join("ledger")
+        self.root().join("ledger")
     }
 
     pub fn daemons(&self) -> PathBuf {
-        self.root.join("daemons")
+        self.root().join("daemons")
     }
 
     pub fn fan(&self, fan: u8) -> PathBuf {
@@ -68,20 +76,7 @@ impl Layout {
 
     /// The directory of the chunks, for us alone.
     pub fn prepare(&self) -> io::Result<()> {
-        make_private(&self.chunks)?;
-        let found = fs::symlink_metadata(&self.chunks)?;
-        if found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0 {
-            return Ok(());
-        }
-        let message = format!("{} is not a directory of ours that nobody else can enter", self.chunks.display());
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
-    }
-}
-
-fn make_private(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
+        self.home.private("chunks").map(drop)
     }
 }
 
@@ -151,7 +146,7 @@ impl Pair {
     }
 
     fn open_for(layout: &Layout, name: Name, writable: bool) -> io::Result<Option<Self>> {
-        let open = |ending| found(OpenOptions::new().read(true).write(writable).open(layout.file(name, ending)));
+        let open = |ending| found(open_own(OpenOptions::new().read(true).write(writable), &layout.file(name, ending)));
         let Some(map) = open(MAP)? else { return Ok(None) };
         Ok(open(DATA)?.map(|data| Self::new(layout, data, map, writable)))
     }
@@ -175,7 +170,7 @@ impl Pair {
 
     /// The data that somebody made; none when there is none.
     pub fn open_data(layout: &Layout, name: Name) -> io::Result<Option<File>> {
-        found(OpenOptions::new().read(true).write(true).open(layout.file(name, DATA)))
+        found(open_own(OpenOptions::new().read(true).write(true), &layout.file(name, DATA)))
     }
 
     /// Whether both still have their names, and nobody cut the data of this `size`.
@@ -243,7 +238,7 @@ impl Pair {
 }
 
 fn make(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+    open_own(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
 /// The header of a map; none when it is not one of ours.

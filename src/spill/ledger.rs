@@ -4,13 +4,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 use twox_hash::XxHash3_64;
+
+use super::home::open_own;
 
 pub(super) const FANS: usize = 256;
 
@@ -164,7 +166,7 @@ impl Ledger {
         loop {
             let open = match file.take() {
                 Some(open) => file.insert(open),
-                None => file.insert(OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?),
+                None => file.insert(open_own(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)?),
             };
             lock(open)?;
             if open.metadata()?.nlink() > 0 {

@@ -3,12 +3,13 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use rustix::fs::FlockOperation;
 
 use super::files::{self, Layout, try_lock};
+use super::home::open_own;
 use super::ledger::{Account, Ledger};
 
 /// The place of this process on the directory.
@@ -103,7 +104,7 @@ impl Membership {
 }
 
 fn join_locked(layout: &Layout, account: &mut Account, starting: bool) -> io::Result<State> {
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(layout.daemons())?;
+    let file = open_own(OpenOptions::new().read(true).write(true).create(true).truncate(false), &layout.daemons())?;
     if try_lock(&file, FlockOperation::NonBlockingLockExclusive)? {
         account.begin();
         if starting {
@@ -130,7 +131,7 @@ mod tests {
 
     fn directory() -> (tempfile::TempDir, Layout) {
         let directory = tempfile::tempdir().unwrap();
-        let layout = Layout::new(directory.path());
+        let layout = Layout::open(directory.path()).unwrap();
         (directory, layout)
     }
 

@@ -19,6 +19,7 @@ mod eviction;
 mod files;
 mod format;
 mod guard;
+mod home;
 mod ledger;
 mod membership;
 mod object;
@@ -29,9 +30,7 @@ mod summing;
 mod trouble;
 mod whole;
 
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,6 +44,7 @@ use crate::store::{ETag, Key};
 pub use adding::{Added, Addition, Way};
 pub use format::{CHUNK_BYTES, Identity, PIECE_BYTES};
 pub use guard::{Bounds, Guard, Reservation};
+pub use home::{Home, open_own};
 pub use object::SpillObject;
 pub use summing::Summing;
 pub use whole::Whole;
@@ -78,10 +78,9 @@ impl Spill {
     /// [`scan`](Self::scan) was through, unless other processes are there already or nothing lies there.
     ///
     /// # Errors
-    /// When the directory cannot be made, written or kept from others.
+    /// When the directory cannot be made, written or kept from others. See [`Home`].
     pub fn open(directory: &Path, bounds: Bounds, identity: Identity) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let layout = Layout::new(directory);
+        let layout = Layout::open(directory)?;
         layout.prepare()?;
         let engine = Arc::new(Engine::open(layout, bounds, identity)?);
         let weak = Arc::downgrade(&engine);

@@ -7,26 +7,34 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::files::Layout;
+
 const EVERY: Duration = Duration::from_secs(60);
 
 /// When each cause was told last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Trouble {
+    layout: Layout,
     told: Mutex<HashMap<(&'static str, io::ErrorKind), Instant>>,
 }
 
 impl Trouble {
+    /// Nothing was told yet of the files in `layout`.
+    pub fn new(layout: Layout) -> Self {
+        Self { layout, told: Mutex::default() }
+    }
+
     /// The spill went on without what it was `doing`.
     pub fn tell(&self, doing: &'static str, path: &Path, error: &io::Error) {
         if self.is_news(doing, error.kind(), Instant::now()) {
-            tracing::warn!(path = %path.display(), %error, "the spill goes on without {doing}");
+            tracing::warn!(path = %self.layout.shown(path).display(), %error, "the spill goes on without {doing}");
         }
     }
 
     /// A piece on the disk is not what was written there.
     pub fn tell_damaged(&self, path: &Path) {
         if self.is_news("damage", io::ErrorKind::InvalidData, Instant::now()) {
-            tracing::warn!(path = %path.display(), "a spilled piece was damaged and will be fetched again");
+            tracing::warn!(path = %self.layout.shown(path).display(), "a spilled piece was damaged and will be fetched again");
         }
     }
 
@@ -46,7 +54,8 @@ mod tests {
 
     #[test]
     fn each_cause_is_told_once_a_minute() {
-        let (trouble, start) = (Trouble::default(), Instant::now());
+        let directory = tempfile::tempdir().unwrap();
+        let (trouble, start) = (Trouble::new(Layout::open(directory.path()).unwrap()), Instant::now());
         let full = |after| trouble.is_news("adding", io::ErrorKind::StorageFull, start + Duration::from_secs(after));
         assert_eq!([full(0), full(1), full(59), full(60), full(61)], [true, false, false, true, false]);
         assert!(trouble.is_news("adding", io::ErrorKind::PermissionDenied, start));

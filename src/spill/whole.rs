@@ -10,6 +10,7 @@ use rustix::fs::FlockOperation;
 
 use super::entry::Entry;
 use super::files::{self, DATA, Layout, MAP, Pair, try_lock, unlock};
+use super::home::open_own;
 use super::ledger::Ledger;
 
 /// The state of a file: any write to it, and any hole, makes another one.
@@ -39,7 +40,8 @@ impl Whole {
     /// The data of `entry`, locked; none when it is not what was verified.
     pub(super) fn take(entry: &Entry, layout: &Layout, ledger: &Arc<Ledger>) -> io::Result<Option<Self>> {
         let Some(verified) = *entry.verified.lock() else { return Ok(None) };
-        let open = |ending, writable| files::found(OpenOptions::new().read(true).write(writable).open(layout.file(entry.name(), ending)));
+        let open =
+            |ending, writable| files::found(open_own(OpenOptions::new().read(true).write(writable), &layout.file(entry.name(), ending)));
         let (Some(data), Some(map)) = (open(DATA, false)?, open(MAP, true)?) else { return Ok(None) };
         if !try_lock(&data, FlockOperation::NonBlockingLockShared)? {
             return Ok(None);

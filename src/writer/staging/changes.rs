@@ -2,14 +2,14 @@
 //! the whole description at each write would cost more than the write. Invariant: what was answered to a writer is here; read again on top of a
 //! description that has some of it already, they come to the same.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::layout::Layout;
 use crate::lasting::{Form, Source};
+use crate::spill::open_own;
 
 /// Kind and two numbers.
 const RECORD: usize = 24;
@@ -82,7 +82,7 @@ pub(super) struct Changes(File);
 impl Changes {
     /// Those at `path`, to be added to.
     pub fn open(path: &Path) -> io::Result<Self> {
-        Ok(Self(OpenOptions::new().append(true).create(true).mode(0o600).open(path)?))
+        Ok(Self(open_own(OpenOptions::new().append(true).create(true), path)?))
     }
 
     pub fn append(&self, change: &Change) -> io::Result<()> {
@@ -97,9 +97,10 @@ impl Changes {
 
 /// Does the changes at `path` to what a description says, and returns the size of the content then.
 pub(super) fn apply(path: &Path, layout: &mut Layout, mut size: u64) -> io::Result<u64> {
-    let bytes = match fs::read(path) {
+    let mut bytes = Vec::new();
+    match open_own(OpenOptions::new().read(true), path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(size),
-        read => read?,
+        opened => opened?.read_to_end(&mut bytes)?,
     };
     // A daemon that was killed may have written half of the last one, which it has told nobody of.
     for record in bytes.chunks_exact(RECORD) {

@@ -2,13 +2,14 @@
 //! Invariant: nothing grows without a reservation, and the file and its description are gone with their owner, unless
 //! it said that they stay; a process that was killed leaves them too.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation};
@@ -16,17 +17,23 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use super::Options;
 use super::changes::{Change, Changes};
 use super::journal::{self, Entry};
-use crate::spill::{Bounds, Guard};
+use crate::spill::{Bounds, Guard, Home, open_own};
 
 /// Ends of names: of a staged file, of its description, and of what has changed since.
 pub(super) const DATA: &str = "data";
 pub(super) const ENTRY: &str = "json";
 pub(super) const CHANGES: &str = "changes";
 
+/// The directory of staged files in that of the spill.
+const NAME: &str = "staging";
+
 /// Where staged files are.
 #[derive(Debug)]
 pub(in crate::writer) struct Area {
-    directory: PathBuf,
+    /// The directory that was named, or the default.
+    parent: PathBuf,
+    /// The same, once it was opened.
+    home: OnceLock<Arc<Home>>,
     /// Of this process alone.
     own: Guard,
     /// Of all that use the directory that this one is in.
@@ -44,7 +51,8 @@ impl Area {
         let parent = options.dir.clone().unwrap_or_else(default_directory);
         let bounds = Bounds { max: options.max, ensure_free: options.ensure_free, free_ratio: options.free_ratio };
         Self {
-            directory: parent.join("staging"),
+            parent,
+            home: OnceLock::new(),
             own: Guard::new(bounds),
             shared: OnceLock::new(),
             names: AtomicU64::new(0),
@@ -77,38 +85,53 @@ impl Area {
         self.shared.get().unwrap_or(&self.own)
     }
 
-    pub fn directory(&self) -> &Path {
-        &self.directory
+    /// The data files that are there; none when nothing was ever staged.
+    ///
+    /// # Errors
+    /// When their directory cannot be read, or other users can change it: what they put there is not to be uploaded.
+    pub fn data_files(&self) -> io::Result<Vec<PathBuf>> {
+        let entries = match self.existing().and_then(fs::read_dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            found => found?,
+        };
+        let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        Ok(paths.filter(|path| path.extension() == Some(OsStr::new(DATA))).collect())
+    }
+
+    /// The directory of staged files, where there is one.
+    fn existing(&self) -> io::Result<PathBuf> {
+        let home = Home::existing(&self.parent)?;
+        let home = self.home.get_or_init(|| Arc::new(home));
+        let directory = home.path().join(NAME);
+        home.check_private(&directory)?;
+        Ok(directory)
+    }
+
+    /// `path` as a person finds it.
+    pub fn shown(&self, path: &Path) -> PathBuf {
+        self.home.get().map_or_else(|| path.to_owned(), |home| home.shown(path))
     }
 
     /// Whether `bytes` more would find room; nothing is kept for them.
     pub fn check(&self, bytes: u64) -> io::Result<()> {
-        self.prepare()?;
-        self.guard().reserve(&self.directory, bytes).map(drop)
+        let directory = self.prepare()?;
+        self.guard().reserve(&directory, bytes).map(drop)
     }
 
     /// The directory, for us alone.
-    fn prepare(&self) -> io::Result<()> {
-        let Some(parent) = self.directory.parent() else { return Err(io::ErrorKind::InvalidInput.into()) };
-        let private = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path);
-        private(parent)?;
-        private(&self.directory)?;
-        let found = fs::symlink_metadata(&self.directory)?;
-        let ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o077 == 0;
-        if ours {
-            return Ok(());
-        }
-        let message = format!("{} is not a directory of ours that nobody else can enter", self.directory.display());
-        Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+    fn prepare(&self) -> io::Result<PathBuf> {
+        // Each time: it may have been removed meanwhile.
+        let home = Home::open(&self.parent)?;
+        self.home.get_or_init(|| Arc::new(home)).private(NAME)
     }
 
     /// A new, empty, locked file.
     pub fn create(&self) -> io::Result<StagedFile> {
-        self.prepare()?;
+        let directory = self.prepare()?;
         loop {
             let number = self.names.fetch_add(1, Ordering::Relaxed);
-            let path = self.directory.join(format!("{}-{number}-{:08x}.{DATA}", std::process::id(), rand::random::<u32>()));
-            let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
+            let path = directory.join(format!("{}-{number}-{:08x}.{DATA}", std::process::id(), rand::random::<u32>()));
+            let opened = open_own(OpenOptions::new().read(true).write(true).create_new(true), &path);
             let file = match opened {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -123,12 +146,13 @@ impl Area {
 
     fn staged(&self, file: File, path: PathBuf) -> io::Result<StagedFile> {
         let changes = self.is_written_down().then(|| Changes::open(&path.with_extension(CHANGES))).transpose()?;
-        Ok(StagedFile::new(file, path, self.guard().clone(), changes))
+        let shown = self.shown(&path);
+        Ok(StagedFile::new(file, path, shown, self.guard().clone(), changes))
     }
 
     /// A file that a killed daemon left; none when its owner lives.
     pub fn adopt(&self, path: &Path) -> io::Result<Option<StagedFile>> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let file = open_own(OpenOptions::new().read(true).write(true), path)?;
         if lock(&file).is_err() || file.metadata()?.nlink() == 0 {
             return Ok(None);
         }
@@ -163,6 +187,7 @@ pub(in crate::writer) enum Described {
 pub(in crate::writer) struct StagedFile {
     file: File,
     path: PathBuf,
+    shown: PathBuf,
     guard: Guard,
     /// What was reserved for it.
     taken: AtomicU64,
@@ -174,9 +199,9 @@ pub(in crate::writer) struct StagedFile {
 }
 
 impl StagedFile {
-    fn new(file: File, path: PathBuf, guard: Guard, changes: Option<Changes>) -> Self {
+    fn new(file: File, path: PathBuf, shown: PathBuf, guard: Guard, changes: Option<Changes>) -> Self {
         let (taken, described, stays) = (AtomicU64::new(0), Mutex::new(Described::Not), Mutex::new(false));
-        Self { file, path, guard, taken, described, changes, stays }
+        Self { file, path, shown, guard, taken, described, changes, stays }
     }
 
     /// Writes `data` at `offset`; `growth` bytes of it were not in the file before.
@@ -266,9 +291,14 @@ impl StagedFile {
         *self.stays.lock()
     }
 
-    /// Where its bytes are.
+    /// The path by which it is opened, for this process.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Where a person finds its bytes.
+    pub fn shown(&self) -> &Path {
+        &self.shown
     }
 }
 

@@ -2,9 +2,8 @@
 //! description is replaced as a whole, so that whoever reads it reads one that was true.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -14,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Base;
 use super::layout::Layout;
+use crate::spill::open_own;
 use crate::store::{ETag, Headers, Key, ObjectMeta, Part, PartChecksum, Upload};
 use crate::writer::parts::Sizes;
 
@@ -232,7 +232,7 @@ impl Entry {
 pub(super) fn write(path: &Path, entry: &Entry, durable: bool) -> io::Result<()> {
     let text = serde_json::to_vec_pretty(entry).map_err(io::Error::other)?;
     let aside = path.with_extension("tmp");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+    let mut file = open_own(OpenOptions::new().write(true).create(true).truncate(true), &aside)?;
     file.write_all(&text)?;
     if durable {
         file.sync_all()?;
@@ -246,7 +246,9 @@ pub(super) fn write(path: &Path, entry: &Entry, durable: bool) -> io::Result<()>
 
 /// The description at `path`.
 pub(super) fn read(path: &Path) -> io::Result<Entry> {
-    let entry: Entry = serde_json::from_slice(&fs::read(path)?).map_err(io::Error::other)?;
+    let mut text = Vec::new();
+    open_own(OpenOptions::new().read(true), path)?.read_to_end(&mut text)?;
+    let entry: Entry = serde_json::from_slice(&text).map_err(io::Error::other)?;
     let known = if entry.stream.is_some() { STREAM_VERSION } else { VERSION };
     if entry.version == known { Ok(entry) } else { Err(io::Error::other(format!("version {} of the journal", entry.version))) }
 }

@@ -39,10 +39,10 @@ impl Inner {
         match (tokio::time::timeout(patience, described).await, is_kept) {
             (_, false) => Left::Dropped,
             (Ok(Ok(false)), true) => Left::Nothing,
-            (Ok(Ok(true)) | Err(_), true) => Left::Kept(file.path().to_owned()),
+            (Ok(Ok(true)) | Err(_), true) => Left::Kept(file.shown().to_owned()),
             (Ok(Err(error)), true) => {
-                tracing::warn!(path = %file.path().display(), %error, "the description of a staged file that is kept could not be renewed");
-                Left::Kept(file.path().to_owned())
+                tracing::warn!(path = %file.shown().display(), %error, "the description of a staged file that is kept could not be renewed");
+                Left::Kept(file.shown().to_owned())
             }
         }
     }

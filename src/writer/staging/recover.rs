@@ -1,8 +1,6 @@
 //! What a killed mount left on the disk: each staged file is uploaded if that is certainly right, and reported otherwise. Files
 //! of mounts that live, and of other buckets, are not touched. Invariant: nothing that the store may lack is deleted.
 
-use std::ffi::OsStr;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +8,7 @@ use std::sync::Arc;
 use rangemap::RangeSet;
 
 use super::access::blocking;
-use super::file::{DATA, ENTRY, StagedFile};
+use super::file::{ENTRY, StagedFile};
 use super::journal::{self, Entry, StreamEntry};
 use super::{Base, Staged};
 use crate::store::{Condition, ErrorKind, Key, ObjectMeta};
@@ -38,7 +36,6 @@ pub enum Outcome {
 
 /// A file without an owner and its description.
 struct Left {
-    path: PathBuf,
     entry: Entry,
     file: StagedFile,
 }
@@ -46,7 +43,7 @@ struct Left {
 /// See [`Writer::recover`](crate::writer::Writer::recover).
 pub(in crate::writer) async fn recover(shared: &Arc<Shared>) -> Vec<Recovered> {
     let scan = Arc::clone(shared);
-    let (left, mut recovered) = match blocking::<_, io::Error>(move || Ok(search(&scan))).await {
+    let (left, mut recovered) = match blocking::<_, io::Error>(move || search(&scan)).await {
         Ok(found) => found,
         Err(error) => {
             tracing::error!(%error, "staged files that an earlier mount left could not be looked for");
@@ -59,20 +56,20 @@ pub(in crate::writer) async fn recover(shared: &Arc<Shared>) -> Vec<Recovered> {
     recovered
 }
 
-fn search(shared: &Shared) -> (Vec<Left>, Vec<Recovered>) {
+fn search(shared: &Shared) -> io::Result<(Vec<Left>, Vec<Recovered>)> {
     let (mut left, mut unreadable) = (Vec::new(), Vec::new());
-    // No directory: nothing was ever staged.
-    let Ok(directory) = fs::read_dir(shared.area.directory()) else { return (left, unreadable) };
-    let mut paths: Vec<PathBuf> = directory.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    let mut paths = shared.area.data_files()?;
     paths.sort();
-    for path in paths.into_iter().filter(|path| path.extension() == Some(OsStr::new(DATA))) {
+    for path in paths {
         match look(shared, &path) {
             Ok(Some(found)) => left.push(found),
             Ok(None) => {}
-            Err(error) => unreadable.push(Recovered { key: None, outcome: Outcome::Kept(error.to_string()), path }),
+            Err(error) => {
+                unreadable.push(Recovered { key: None, outcome: Outcome::Kept(error.to_string()), path: shared.area.shown(&path) })
+            }
         }
     }
-    (left, unreadable)
+    Ok((left, unreadable))
 }
 
 /// None: it is not ours to touch, or it held nothing that the store lacks and is gone.
@@ -93,11 +90,11 @@ fn look(shared: &Shared, path: &Path) -> io::Result<Option<Left>> {
     file.stay(true);
     // Again, now that nobody else can have it.
     let entry = journal::read(&description)?;
-    Ok(Some(Left { path: path.to_owned(), entry, file }))
+    Ok(Some(Left { entry, file }))
 }
 
 async fn finish(shared: &Arc<Shared>, left: Left) -> Recovered {
-    let (key, path) = (left.entry.key(), left.path.clone());
+    let (key, path) = (left.entry.key(), left.file.shown().to_owned());
     let outcome = match upload(shared, left).await {
         Ok(meta) => Outcome::Uploaded(meta),
         Err(why) => Outcome::Kept(why),

@@ -2,8 +2,6 @@
 //! the store for nothing. Invariant: a file is taken by one process, and only for an owner who still has it open.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +11,7 @@ use rangemap::RangeSet;
 use super::Staged;
 use super::access::blocking;
 use super::changes;
-use super::file::{CHANGES, DATA, ENTRY};
+use super::file::{CHANGES, ENTRY};
 use super::journal;
 use crate::store::ObjectMeta;
 use crate::writer::Shared;
@@ -23,16 +21,15 @@ use crate::writer::content::{Content, Kind};
 pub(in crate::writer) async fn take_over(shared: &Arc<Shared>, owners: HashSet<u64>) -> HashMap<u64, Arc<Content>> {
     let shared = Arc::clone(shared);
     let found = blocking::<_, io::Error>(move || {
-        let Ok(directory) = fs::read_dir(shared.area.directory()) else { return Ok(HashMap::new()) };
-        let paths = directory.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.extension() == Some(OsStr::new(DATA)));
+        let paths = shared.area.data_files()?;
         let look = |path: std::path::PathBuf| match look(&shared, &path, &owners) {
             Ok(found) => found,
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "a staged file cannot be taken over");
+                tracing::error!(path = %shared.area.shown(&path).display(), %error, "a staged file cannot be taken over");
                 None
             }
         };
-        Ok(paths.filter_map(look).collect())
+        Ok(paths.into_iter().filter_map(look).collect())
     });
     found.await.unwrap_or_else(|error| {
         tracing::error!(%error, "staged files of the daemon before could not be looked for");
