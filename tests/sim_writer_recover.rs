@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use windlass::budget::{self, Budget};
 use windlass::metrics::Metrics;
+use windlass::spill::{Bounds, Identity, Spill};
 use windlass::store::memory::{Fault, Memory, Rule, Synthetic};
 use windlass::store::{Condition, ErrorKind, Headers, Key, Op};
 use windlass::units::ByteSize;
@@ -488,4 +489,20 @@ async fn staged_files_that_another_user_may_have_put_there_are_not_uploaded() {
     let why = std::error::Error::source(&error).expect("the disk said why").to_string();
     assert!(why.contains("staging") && why.contains("remove it"), "{why}");
     assert_eq!(killed.files(), before.2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_holds_nothing_new_gives_its_room_back() {
+    let (store, disk) = (Arc::new(Memory::default()), Disk::new());
+    let staging = disk.0.path().join("staging");
+    fs::create_dir(&staging).unwrap();
+    fs::set_permissions(&staging, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    fs::write(staging.join("1-1-00000001.data"), bytes(1, 1 << 20)).unwrap();
+    let identity = Identity { endpoint: "http://127.0.0.1:9000".into(), bucket: "bucket".into() };
+    let spill = Spill::open(disk.0.path(), Bounds::default(), identity).unwrap();
+    assert!(spill.guard().reserved_bytes() >= 1 << 20);
+    let writer = writer(&store, disk.0.path(), "bucket");
+    writer.share_room(spill.guard());
+    assert!(writer.recover().await.is_empty() && disk.files().is_empty());
+    assert_eq!(spill.guard().reserved_bytes(), 0);
 }

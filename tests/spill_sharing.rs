@@ -2,7 +2,9 @@
 //! nobody is in the middle of a call; spill_disks samples the disk itself at any time.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
@@ -307,9 +309,50 @@ fn many_threads_add_one_object_and_lose_nothing() {
     assert!(it.is_whole() && it.verify() && check(&it, "a", 0..size) == size);
 }
 
+/// Names the directory in which [`reserve_room_and_wait`] reserves.
+const RESERVES_IN: &str = "SPILL_SHARING_RESERVES_IN";
+
+#[test]
+#[ignore = "the child of another test, which kills it"]
+fn reserve_room_and_wait() {
+    let Some(directory) = std::env::var_os(RESERVES_IN) else { return };
+    let spill = open(directory.as_ref(), max_mib(16));
+    let _room = spill.guard().reserve(directory.as_ref(), 10 * MIB).expect("no other process has reserved as much");
+    println!("reserved");
+    std::io::stdin().lines().next();
+}
+
+#[test]
+fn room_that_killed_processes_reserved_is_free_while_others_live() {
+    let disk = tempfile::tempdir().unwrap();
+    let (one, two) = (open(disk.path(), max_mib(16)), open(disk.path(), max_mib(16)));
+    let (kept, written) = (one.guard().reserve(disk.path(), MIB).unwrap(), two.guard().reserve(disk.path(), MIB).unwrap());
+    written.written();
+    for round in 0..3 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "reserve_room_and_wait", "--ignored", "--nocapture"])
+            .env(RESERVES_IN, disk.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().ends_with("reserved")), "round {round}: it found no room");
+        one.on_time(Instant::now());
+        assert_eq!(one.guard().reserved_bytes(), 12 * MIB, "it lives");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        two.on_time(Instant::now());
+        assert_eq!(one.guard().reserved_bytes(), 2 * MIB, "round {round}");
+    }
+    drop(kept);
+    assert_eq!(one.guard().reserved_bytes(), MIB);
+    one.guard().reserve(disk.path(), 14 * MIB).unwrap().written();
+}
+
 #[test]
 fn links_that_others_planted_are_not_followed() {
-    for (mode, name) in [0o777, 0o700].into_iter().flat_map(|mode| ["ledger", "daemons", "chunks"].map(|name| (mode, name))) {
+    for (mode, name) in [0o777, 0o700].into_iter().flat_map(|mode| ["ledger", "daemons", "chunks", "members"].map(|name| (mode, name))) {
         let (disk, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::set_permissions(disk.path(), fs::Permissions::from_mode(mode)).unwrap();
         let is_file = matches!(name, "ledger" | "daemons");

@@ -123,6 +123,7 @@ impl Guard {
             let admitted = self.bounds.admit(account.used() + self.base, account.pending + unseen, disk, bytes);
             if admitted.is_ok() {
                 *field(account, purpose) += bytes;
+                *own(account, purpose) += bytes;
                 account.pending += bytes;
             }
             Ok(admitted)
@@ -145,6 +146,20 @@ impl Guard {
     pub fn reserved_bytes(&self) -> u64 {
         self.ledger.change(|account| account.used()).unwrap_or(0)
     }
+}
+
+fn own(account: &mut Account, purpose: Purpose) -> &mut u64 {
+    match purpose {
+        Purpose::Chunks => &mut account.own.chunks,
+        Purpose::Staged => &mut account.own.staged,
+    }
+}
+
+/// `bytes` are not pending any more.
+fn settle(account: &mut Account, purpose: Purpose, bytes: u64) {
+    account.pending = account.pending.saturating_sub(bytes);
+    let own = own(account, purpose);
+    *own = own.saturating_sub(bytes);
 }
 
 fn field(account: &mut Account, purpose: Purpose) -> &mut u64 {
@@ -206,7 +221,7 @@ impl Reservation {
     /// The bytes are on the disk, for statvfs to see; they count until [`Guard::release`].
     pub fn written(mut self) {
         let bytes = std::mem::take(&mut self.pending);
-        let _ = self.guard.ledger.change(|account| account.pending = account.pending.saturating_sub(bytes));
+        let _ = self.guard.ledger.change(|account| settle(account, self.purpose, bytes));
     }
 
     /// The object for which it was reserved takes `bytes` now, and was charged `old` before.
@@ -223,7 +238,7 @@ impl Reservation {
 }
 
 fn give_back(account: &mut Account, purpose: Purpose, bytes: u64) {
-    account.pending = account.pending.saturating_sub(bytes);
+    settle(account, purpose, bytes);
     let field = field(account, purpose);
     *field = field.saturating_sub(bytes);
 }

@@ -1,18 +1,21 @@
 //! Who uses how much of the room: in memory for a directory of one process, in a small file under flock(2) for one that several
 //! share. It decides nothing. Invariant: a change is seen whole or not at all by whoever looks next, and what a killed process
 //! leaves in it makes the sum too high, never too low.
+//!
+//! Each process that has reserved room has a file of its own below `members`, locked while it lives, with what of the sums it has reserved and
+//! not written yet: when the lock is free the process is gone, and [`Ledger::settle_dead`] takes its reservations back.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 use twox_hash::XxHash3_64;
 
-use super::home::open_own;
+use super::home::{check_private_at, make_private, open_own};
 
 pub(super) const FANS: usize = 256;
 
@@ -42,15 +45,66 @@ pub(super) struct Account {
     pub lingering: u64,
     /// What the fan-out directories themselves take, a part of `chunks`.
     pub directories: [u32; FANS],
+    /// The part of `pending` that this process has reserved. It is not in the file of the ledger, but in that of the member.
+    pub own: Reserved,
 }
+
+/// Bytes that a process has reserved and not written yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reserved {
+    pub chunks: u64,
+    pub staged: u64,
+}
+
+impl Reserved {
+    fn total(self) -> u64 {
+        self.chunks.saturating_add(self.staged)
+    }
+
+    /// The least of both for each purpose.
+    fn min(self, other: Self) -> Self {
+        Self { chunks: self.chunks.min(other.chunks), staged: self.staged.min(other.staged) }
+    }
+
+    fn encode(self) -> [u8; RESERVED] {
+        let mut bytes = [0; RESERVED];
+        bytes[..8].copy_from_slice(&self.chunks.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.staged.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: [u8; RESERVED]) -> Self {
+        let [chunks, staged] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte])));
+        Self { chunks, staged }
+    }
+}
+
+const RESERVED: usize = 16;
 
 impl Default for Account {
     fn default() -> Self {
-        Self { epoch: 0, settled: false, chunks: 0, counted: 0, staged: 0, pending: 0, lingering: 0, directories: [0; FANS] }
+        Self {
+            epoch: 0,
+            settled: false,
+            chunks: 0,
+            counted: 0,
+            staged: 0,
+            pending: 0,
+            lingering: 0,
+            directories: [0; FANS],
+            own: Reserved::default(),
+        }
     }
 }
 
 impl Account {
+    /// Takes back what a process that is gone had reserved.
+    fn give_back(&mut self, reserved: Reserved) {
+        self.chunks = self.chunks.saturating_sub(reserved.chunks);
+        self.staged = self.staged.saturating_sub(reserved.staged);
+        self.pending = self.pending.saturating_sub(reserved.total());
+    }
+
     pub fn used(&self) -> u64 {
         self.chunks.max(self.counted).saturating_add(self.staged)
     }
@@ -143,7 +197,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) enum Ledger {
     Private(Box<Mutex<Account>>),
-    Shared { path: PathBuf, file: Mutex<Option<File>> },
+    Shared { path: PathBuf, state: Mutex<State> },
+}
+
+/// What one process has of a shared ledger.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    file: Option<File>,
+    own: Reserved,
+    member: Option<Member>,
+}
+
+/// The file of this process below `members`, locked while it is open.
+#[derive(Debug)]
+struct Member {
+    path: PathBuf,
+    file: File,
 }
 
 impl Ledger {
@@ -153,29 +222,134 @@ impl Ledger {
 
     /// The file is opened, and made, when it is needed, and again when somebody removed it.
     pub fn shared(path: PathBuf) -> Self {
-        Self::Shared { path, file: Mutex::new(None) }
+        Self::Shared { path, state: Mutex::default() }
     }
 
     /// Reads, changes and writes the account while nobody else does.
     pub fn change<R>(&self, act: impl FnOnce(&mut Account) -> R) -> io::Result<R> {
-        let (path, file) = match self {
+        let (path, state) = match self {
             Self::Private(account) => return Ok(act(&mut account.lock())),
-            Self::Shared { path, file } => (path, file),
+            Self::Shared { path, state } => (path, state),
         };
-        let mut file = file.lock();
+        let state = &mut *state.lock();
         loop {
-            let open = match file.take() {
-                Some(open) => file.insert(open),
-                None => file.insert(open_own(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)?),
+            let open = match state.file.take() {
+                Some(open) => open,
+                None => open_own(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)?,
             };
-            lock(open)?;
+            lock(&open)?;
             if open.metadata()?.nlink() > 0 {
-                let result = change_locked(open, act);
-                rustix::fs::flock(&*open, FlockOperation::Unlock)?;
+                let result = state.change_locked(&open, path, act);
+                rustix::fs::flock(&open, FlockOperation::Unlock)?;
+                state.file = Some(open);
                 return result;
             }
-            *file = None;
         }
+    }
+
+    /// Takes back what processes that are gone have reserved and not written. Returns the bytes.
+    pub fn settle_dead(&self) -> io::Result<u64> {
+        let Self::Shared { path, state } = self else { return Ok(0) };
+        let own = state.lock().member.as_ref().map(|member| member.path.clone());
+        let directory = members(path);
+        let entries = match check_private_at(&directory, &directory).and_then(|()| fs::read_dir(&directory)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            entries => entries?,
+        };
+        let mut others = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| Some(path) != own.as_ref()).peekable();
+        if others.peek().is_none() {
+            return Ok(0);
+        }
+        self.change(|account| {
+            let before = account.pending;
+            for other in others {
+                // One that cannot be looked at stays for the next time.
+                if let Ok(Some(reserved)) = take_dead(&other) {
+                    account.give_back(reserved);
+                }
+            }
+            before.saturating_sub(account.pending)
+        })
+    }
+}
+
+/// Where the files of the members are.
+fn members(ledger: &Path) -> PathBuf {
+    ledger.with_file_name("members")
+}
+
+/// Removes the file of a member that is gone and returns what it had reserved; none when the member lives. Under the lock of the ledger, as a
+/// member makes and locks its file under it.
+fn take_dead(path: &Path) -> io::Result<Option<Reserved>> {
+    let file = open_own(OpenOptions::new().read(true).write(true), path)?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+        locked => locked?,
+    }
+    let mut bytes = [0; RESERVED];
+    let read = file.read_at(&mut bytes, 0)?;
+    // First: taken back twice, the sum would be too low.
+    fs::remove_file(path)?;
+    Ok(Some(if read == RESERVED { Reserved::decode(bytes) } else { Reserved::default() }))
+}
+
+impl State {
+    fn change_locked<R>(&mut self, file: &File, path: &Path, act: impl FnOnce(&mut Account) -> R) -> io::Result<R> {
+        let mut bytes = [0; ENCODED];
+        let mut filled = 0;
+        while filled < ENCODED {
+            match file.read_at(&mut bytes[filled..], filled as u64)? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        let found = Account::decode(&bytes);
+        let mut account = Account { own: self.own, ..found.clone().unwrap_or_default() };
+        let result = act(&mut account);
+        let own = std::mem::take(&mut account.own);
+        // A process that is killed between two of these writes has reserved less than the ledger says: the sum is too high.
+        self.note(path, own.min(self.own));
+        if found.as_ref() != Some(&account) {
+            file.write_all_at(&account.encode(), 0)?;
+        }
+        self.note(path, own);
+        Ok(result)
+    }
+
+    /// Writes down what this process has reserved. Where that cannot be done, others take nothing back when it is killed.
+    fn note(&mut self, ledger: &Path, own: Reserved) {
+        if own == self.own {
+            return;
+        }
+        self.own = own;
+        if self.member.as_ref().is_some_and(|member| member.file.metadata().is_ok_and(|found| found.nlink() > 0)) {
+            let written = self.member.as_ref().map(|member| member.file.write_all_at(&own.encode(), 0));
+            if let Some(Err(_)) = written {
+                self.member = None;
+            }
+        } else {
+            self.member = Member::new(&members(ledger), own).ok();
+        }
+    }
+}
+
+impl Member {
+    fn new(directory: &Path, own: Reserved) -> io::Result<Self> {
+        make_private(directory)?;
+        check_private_at(directory, directory)?;
+        let path = directory.join(format!("{:016x}", rand::random::<u64>()));
+        let file = open_own(OpenOptions::new().read(true).write(true).create_new(true), &path)?;
+        let member = Self { path, file };
+        lock(&member.file)?;
+        member.file.write_all_at(&own.encode(), 0)?;
+        Ok(member)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // Before the lock goes: nothing of it is to be taken back.
+        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -194,24 +368,6 @@ fn lock(file: &File) -> io::Result<()> {
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(1));
     }
-}
-
-fn change_locked<R>(file: &File, act: impl FnOnce(&mut Account) -> R) -> io::Result<R> {
-    let mut bytes = [0; ENCODED];
-    let mut filled = 0;
-    while filled < ENCODED {
-        match file.read_at(&mut bytes[filled..], filled as u64)? {
-            0 => break,
-            read => filled += read,
-        }
-    }
-    let found = Account::decode(&bytes);
-    let mut account = found.clone().unwrap_or_default();
-    let result = act(&mut account);
-    if found.as_ref() != Some(&account) {
-        file.write_all_at(&account.encode(), 0)?;
-    }
-    Ok(result)
 }
 
 #[cfg(test)]

@@ -58,6 +58,7 @@ impl Membership {
             return Ok(());
         }
         layout.prepare()?;
+        ledger.settle_dead()?;
         // Under the lock of the ledger: who comes second finds the account of who came first.
         *state = ledger.change(|account| join_locked(layout, account, starting))??;
         Ok(())

@@ -3,7 +3,8 @@
 //! that is read had the right checksum, and whatever happens to the directory a caller sees a miss, never an error.
 //!
 //! Below the directory: `chunks/xx/` holds two files of each object version, its bytes at their own offsets with holes between them
-//! (`.data`), and which pieces are there with their checksums (`.map`). `ledger` says what all processes use, `daemons` who is there.
+//! (`.data`), and which pieces are there with their checksums (`.map`). `ledger` says what all processes use, `daemons` who is there, and `members/`
+//! what each of them has reserved and not written yet.
 //! Pieces are written before their slots and nothing is synced: after a power cut a wrong piece has a wrong checksum.
 //!
 //! Why not foyer, the well-kept engine: its capacity is fixed when it is built (of the free space at that moment), where ours has to

@@ -160,6 +160,10 @@ impl Engine {
         if self.membership.is_out() {
             self.membership.join(&self.layout, &self.ledger, false)?;
         }
+        if self.ledger.settle_dead()? > 0 {
+            // It may have written pieces that it did not charge.
+            self.wants_rescan();
+        }
         Ok(())
     }
 

@@ -248,6 +248,13 @@ impl StagedFile {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Counts all that an adopted file takes on the disk, so that its removal gives the room back.
+    pub fn count_disk(&self) -> io::Result<()> {
+        // Of 512 bytes, whatever the file system's own blocks are: stat(2).
+        self.count(self.file.metadata()?.blocks() * 512);
+        Ok(())
+    }
+
     pub fn described(&self) -> Described {
         *self.described.lock()
     }
@@ -310,7 +317,7 @@ impl Drop for StagedFile {
             let _ = fs::remove_file(self.path.with_extension(ENTRY));
             let _ = fs::remove_file(self.path.with_extension(CHANGES));
             let _ = fs::remove_file(&self.path);
+            self.guard.release(*self.taken.get_mut());
         }
-        self.guard.release(*self.taken.get_mut());
     }
 }

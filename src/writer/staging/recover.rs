@@ -84,6 +84,7 @@ fn look(shared: &Shared, path: &Path) -> io::Result<Option<Left>> {
     let Some(file) = shared.area.adopt(path)? else { return Ok(None) };
     if !is_described {
         // Its drop removes it.
+        file.count_disk()?;
         return Ok(None);
     }
     // From here on until something is decided.
