@@ -20,7 +20,7 @@ pub struct StoreTime {
 
 impl StoreTime {
     /// Whether what has `date`, in whole seconds, may have happened at this moment or later.
-    pub(super) fn may_be_before(&self, date: SystemTime) -> bool {
+    pub fn may_be_before(&self, date: SystemTime) -> bool {
         date + DATE_RESOLUTION > self.earliest
     }
 

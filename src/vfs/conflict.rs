@@ -4,6 +4,9 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
+use super::Inode;
 use super::commit::DISK;
 use super::dirty_files::DirtyFile;
 use super::drain::Lost;
@@ -11,7 +14,7 @@ use super::edits::Edits;
 use super::listing::FileFacts;
 use super::options::Conflict;
 use super::{Error, Result};
-use crate::store::{ErrorKind, Key, ObjectMeta};
+use crate::store::{self, ErrorKind, Key, ObjectMeta, Op};
 use crate::writer::{Content, WriteError};
 
 /// How often what was appended is appended to another version before its writer is told. Each round that fails is one in which another client has
@@ -60,6 +63,24 @@ impl Edits {
         // What is there now is not what is believed.
         self.names.on_unknown(&key);
         Err(result)
+    }
+
+    /// Whether another client has put `there` in place of `base`, on which a handle was opened at `opened`. What was there before is no conflict: the
+    /// handle was opened on what the cache had, and nobody has seen bytes of that.
+    pub(super) fn is_replaced(&self, ino: Inode, base: &ObjectMeta, opened: Instant, there: &ObjectMeta) -> bool {
+        self.names.options.conflict != Conflict::Overwrite
+            && there.etag != base.etag
+            && !self.names.versions.is_made_here(ino, &there.etag)
+            && self.store.time_at(opened).is_some_and(|opened| opened.may_be_before(there.modified))
+    }
+
+    /// Counts and logs a write that begins on another version than that of its handle; returns its error.
+    pub(super) fn refuse(&self, key: &Key, based_on: Option<&ObjectMeta>, there: &ObjectMeta) -> Error {
+        self.writer.metrics().write_conflicts.add(1);
+        let based_on = based_on.map(|base| base.etag.to_string());
+        tracing::error!(%key, based_on, found = %there.etag, "not written: the object is not what it was when it was opened");
+        self.names.on_unknown(key);
+        Error::Stale(store::Error::new(ErrorKind::Replaced, Op::Head, key, "the object was replaced while it was open"))
     }
 
     /// Appends what was appended to the version that is there now.

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
+use tokio::time::Instant;
 
 use super::dirty_files::{Alteration, DirtyFile, Fate};
 use super::drain::Lost;
@@ -58,6 +59,10 @@ pub(super) struct EditHandle {
     appends: bool,
     /// The version that was there when it was opened, unless that was being written already.
     pub version: Option<ObjectMeta>,
+    /// When it was opened.
+    opened: Instant,
+    /// Why nothing can be written through it any more: another client has replaced what it was opened on.
+    refused: OnceLock<Error>,
     /// What a handle that may write has changed, or what its inode had when it was opened. While a handle may write to it, it stays in the
     /// table.
     file: OnceLock<Arc<DirtyFile>>,
@@ -106,7 +111,18 @@ impl EditHandle {
     pub fn from_row(row: EditRow, file: Option<Arc<DirtyFile>>) -> Self {
         let EditRow { ino, may_read, may_write, direct, appends, is_lost: _, opened_by, told: _, version } = row;
         let file = file.map_or_else(OnceLock::new, OnceLock::from);
-        Self { ino, may_read, may_write, direct, appends, version, file, opened_by, wrote_by: AtomicU32::new(opened_by) }
+        let (opened, refused, wrote_by) = (Instant::now(), OnceLock::new(), AtomicU32::new(opened_by));
+        Self { ino, may_read, may_write, direct, appends, version, opened, refused, file, opened_by, wrote_by }
+    }
+
+    /// The version that what is written through it is meant for, and when that was the current one. `None`: any, for appends.
+    fn base(&self) -> Option<(&ObjectMeta, Instant)> {
+        self.version.as_ref().filter(|_| !self.appends).map(|version| (version, self.opened))
+    }
+
+    /// Returns the error of a write that was refused.
+    fn check_refused(&self) -> Result<()> {
+        self.refused.get().map_or(Ok(()), |error| Err(error.clone()))
     }
 
     /// Whether its writes go past the kernel's pages.
@@ -338,6 +354,7 @@ impl Edits {
     /// Why what was written is not in the store. The same at every close and fsync from then on, until it is.
     pub async fn flush(&self, handle: HandleId, thread: u32, same_process: Tracked<'_>) -> Result<()> {
         let Ok(edit) = self.handle(handle) else { return Ok(()) };
+        edit.check_refused()?;
         let Some(file) = self.changed_file(&edit).filter(|_| edit.may_write) else { return Ok(()) };
         let (opened_by, wrote_by) = (edit.opened_by, edit.wrote_by.load(Ordering::Relaxed));
         if !same_process(thread, opened_by) && !same_process(thread, wrote_by) {
@@ -353,6 +370,7 @@ impl Edits {
     /// As [`flush`](Self::flush).
     pub async fn fsync(&self, handle: HandleId) -> Result<()> {
         let Ok(edit) = self.handle(handle) else { return Ok(()) };
+        edit.check_refused()?;
         match self.changed_file(&edit) {
             Some(file) => self.commit(&file).await,
             None => Ok(()),
@@ -433,11 +451,25 @@ impl Edits {
         if let Some(file) = edit.file.get() {
             return Ok(Arc::clone(file));
         }
-        let file = match &edit.version {
-            Some(version) if self.names.is_removed(edit.ino) => self.begin_nameless(edit.ino, version).await?,
-            _ => self.begin_edit(edit.ino).await?,
+        edit.check_refused()?;
+        let began = match &edit.version {
+            Some(version) if self.names.is_removed(edit.ino) => self.begin_nameless(edit.ino, version).await,
+            _ => self.begin_edit(edit.ino, edit.base()).await,
         };
+        let file = began.inspect_err(|error| self.on_refused(edit, error))?;
         Ok(Arc::clone(edit.file.get_or_init(|| file)))
+    }
+
+    /// A write through `edit` failed with `error`. When its object is another one by now, every later call of the handle says so, also after a restart:
+    /// the bytes of a write from a mapping have no other caller to report to.
+    fn on_refused(&self, edit: &EditHandle, error: &Error) {
+        if !matches!(error, Error::Stale(_) | Error::Unlinked | Error::Retired) {
+            return;
+        }
+        let _ = edit.refused.set(error.clone());
+        let open = self.open.read();
+        let handles = open.iter().filter(|(_, known)| std::ptr::eq(&***known, edit));
+        handles.for_each(|(&handle, _)| self.names.record.lose_edit(handle));
     }
 
     /// A change of `file` begins.
@@ -466,6 +498,8 @@ impl Edits {
             direct: access.direct,
             appends: access.append,
             version,
+            opened: Instant::now(),
+            refused: OnceLock::new(),
             file,
             opened_by: caller.thread,
             wrote_by: AtomicU32::new(caller.thread),

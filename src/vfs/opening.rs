@@ -17,7 +17,7 @@ use super::lookup::object_key;
 use super::own::NewAttributes;
 use super::versions::Seen;
 use super::{Error, Inode, Result};
-use crate::store::{self, ErrorKind, Headers, Key, ObjectMeta, Op};
+use crate::store::{ErrorKind, Headers, Key, ObjectMeta};
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,8 +154,12 @@ impl Edits {
         }
     }
 
-    /// The dirty file of `ino`, begun as a change of the version that is there when there is none. A handle of `ino` that may write is counted.
-    pub(super) async fn begin_edit(&self, ino: Inode) -> Result<Arc<DirtyFile>> {
+    /// The dirty file of `ino`, begun as a change of the version that is there when there is none. `base` is the version that a handle was opened on, and
+    /// when. A handle of `ino` that may write is counted.
+    ///
+    /// # Errors
+    /// ESTALE when another client has replaced `base` since.
+    pub(super) async fn begin_edit(&self, ino: Inode, base: Option<(&ObjectMeta, Instant)>) -> Result<Arc<DirtyFile>> {
         let (key, _shared) = self.share_name(|| self.names.node(ino).and_then(object_key)).await?;
         if let Some(file) = self.names.dirty.get(ino) {
             return Ok(file);
@@ -168,9 +172,11 @@ impl Edits {
             ErrorKind::NotFound => Error::Unlinked,
             _ => error.into(),
         })?;
-        if matches!(self.names.versions.lock().see(ino, &details.meta, asked), Seen::Retire) {
-            // Its readers, this handle among them, go by other bytes than those that would be changed.
-            return Err(Error::Stale(store::Error::new(ErrorKind::Replaced, Op::Head, &key, "the object was replaced while it was open")));
+        // Before the version is seen, which an open handle would take over.
+        let is_replaced = base.is_some_and(|(base, opened)| self.is_replaced(ino, base, opened, &details.meta));
+        // Its readers, perhaps this handle among them, go by other bytes than those that would be changed.
+        if is_replaced || matches!(self.names.versions.lock().see(ino, &details.meta, asked), Seen::Retire) {
+            return Err(self.refuse(&key, base.map(|(base, _)| base), &details.meta));
         }
         let content = self.writer.edit(details.meta.clone(), details.headers);
         self.bring_whole(&content, details.meta.size).await?;

@@ -75,7 +75,7 @@ impl Edits {
     }
 
     async fn set_size_of_opened(&self, ino: Inode, size: u64) -> Result<()> {
-        let file = if size == 0 { self.begin_empty(ino).await? } else { self.begin_edit(ino).await? };
+        let file = if size == 0 { self.begin_empty(ino).await? } else { self.begin_edit(ino, None).await? };
         if size > 0 {
             self.truncate_file(&file, size).await?;
         }

@@ -39,6 +39,8 @@ pub(super) struct Versions(Mutex<Known>);
 #[derive(Debug, Default)]
 pub(super) struct Known {
     current: HashMap<Inode, Current>,
+    /// The last version of each inode that this mount has made.
+    made: HashMap<Inode, ETag>,
     /// Number of the last open, or of the last time that pages became unproven.
     clock: u64,
 }
@@ -188,6 +190,7 @@ impl Known {
         if let Some(known) = self.current.get(&ino) {
             known.state.superseded.store(true, Ordering::SeqCst);
         }
+        self.made.insert(ino, meta.etag.clone());
         self.publish(ino, meta.clone(), Instant::now(), is_read)
     }
 
@@ -209,6 +212,7 @@ impl Known {
     /// The object behind `ino`, which was the version `from`, is `meta` now, under another key and perhaps another etag, and still the same
     /// content. Where another version is current, its object is gone.
     pub fn on_rename(&mut self, ino: Inode, from: &ETag, meta: &ObjectMeta) {
+        self.made.insert(ino, meta.etag.clone());
         if let Some(known) = self.current.get_mut(&ino) {
             if known.meta.etag == *from {
                 // Also where its old key was seen to be gone meanwhile.
@@ -230,7 +234,14 @@ impl Versions {
 
     /// The kernel forgot an inode, and with it its pages.
     pub fn forget(&self, ino: Inode) {
-        self.0.lock().current.remove(&ino);
+        let mut known = self.0.lock();
+        known.current.remove(&ino);
+        known.made.remove(&ino);
+    }
+
+    /// Whether this mount has made the version `etag` of `ino`, and no other since.
+    pub fn is_made_here(&self, ino: Inode, etag: &ETag) -> bool {
+        self.0.lock().made.get(&ino) == Some(etag)
     }
 
     /// Whether bytes of the current version `etag` were ever read: the kernel may have them in its pages.

@@ -47,6 +47,7 @@ pub const ALL: &[(&str, Test)] = &[
     ("see what another client made", made_by_another),
     ("see what another client replaced", replaced_by_another),
     ("replace nothing that another client wrote meanwhile", conflict),
+    ("refuse a write to a handle whose object was replaced", conflict_before_the_first_write),
     ("store beside it what is not stored for that (--conflict save)", conflict_saved),
     ("append from two mounts and keep every line", appends_of_two),
     ("see what another client removed", removed_by_another),
@@ -367,6 +368,30 @@ fn conflict(place: &Place) {
             file.sync_all().expect("nobody else has written");
             wait_until("it has both", || fs::read(place.at(&name)).is_ok_and(|content| content == b"theirs and ours"));
         }
+    }
+}
+
+/// A handle that another client outruns before its first write.
+fn conflict_before_the_first_write(place: &Place) {
+    let mount = place.mount_again(&[]);
+    for (read, was_read) in [(false, false), (true, false), (true, true)] {
+        let name = format!("outrun-{read}-{was_read}");
+        given(place, &name, b"before");
+        let file = File::options().read(read).write(true).open(mount.join(&name)).expect("it can be opened");
+        assert!(!was_read || file.read_exact_at(&mut [0; 6], 0).is_ok());
+        place.put(&name, b"theirs");
+        for result in [file.write_all_at(b"ours", 0), file.sync_all(), file.write_all_at(b"ours", 0), file.set_len(2), file.sync_all()] {
+            let error = result.expect_err("another client has written there");
+            assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{name}: {error}");
+        }
+        drop(file);
+        stored(place, &name, b"theirs");
+        // Opened now, it is theirs that is changed; and the mode that this mount sets is no other client's version.
+        let file = File::options().write(true).open(mount.join(&name)).expect("it can be opened");
+        file.set_permissions(fs::Permissions::from_mode(0o755)).expect("it can be changed");
+        file.write_all_at(b"ours", 0).expect("nobody else has written");
+        file.sync_all().expect("it is stored");
+        stored(place, &name, b"oursrs");
     }
 }
 

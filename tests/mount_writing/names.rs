@@ -548,6 +548,7 @@ fn write_removed_elsewhere() {
     server.delete("file");
     // Nobody here has given it up: what is written must not be dropped as if it had been.
     assert_eq!(errno(file.write_all_at(b"x", 0)), libc::ESTALE);
+    assert_eq!(errno(file.sync_all()), libc::ESTALE, "what was not stored says so");
 }
 
 fn extended_attributes() {
