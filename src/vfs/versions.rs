@@ -212,7 +212,9 @@ impl Known {
     /// The object behind `ino`, which was the version `from`, is `meta` now, under another key and perhaps another etag, and still the same
     /// content. Where another version is current, its object is gone.
     pub fn on_rename(&mut self, ino: Inode, from: &ETag, meta: &ObjectMeta) {
-        self.made.insert(ino, meta.etag.clone());
+        if self.current.get(&ino).is_none_or(|known| known.meta.etag == *from) {
+            self.made.insert(ino, meta.etag.clone());
+        }
         if let Some(known) = self.current.get_mut(&ino) {
             if known.meta.etag == *from {
                 // Also where its old key was seen to be gone meanwhile.
@@ -316,6 +318,22 @@ mod tests {
         drop(first);
         let second = see(&versions, "2").unwrap();
         assert!(second.was_other && !second.keeps_pages);
+    }
+
+    #[test]
+    fn versions_made_here_are_known_until_another_client_replaces_them() {
+        let versions = Versions::default();
+        let is_made_here = |etag: &str| versions.is_made_here(INO, &ETag::from(etag));
+        let _open = see(&versions, "1").unwrap();
+        assert!(!is_made_here("1"));
+        versions.lock().on_commit(INO, &version("2"), false);
+        versions.lock().on_rename(INO, &ETag::from("2"), &version("3"));
+        assert!(is_made_here("3") && !is_made_here("2"));
+        // A copy of what another client has written is not ours.
+        versions.lock().on_rename(INO, &ETag::from("theirs"), &version("4"));
+        assert!(!is_made_here("4"));
+        versions.forget(INO);
+        assert!(!is_made_here("3"));
     }
 
     #[test]
