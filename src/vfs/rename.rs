@@ -21,7 +21,7 @@ use super::listing::FileFacts;
 use super::lookup::object_meta;
 use super::options::Conflict;
 use super::{Error, Result};
-use crate::store::{self, Condition, ErrorKind, Key, ListRequest, ObjectMeta, Op, SYMLINK_SIZE};
+use crate::store::{self, Condition, ErrorKind, Headers, Key, ListRequest, ObjectMeta, Op, PutRequest, SYMLINK_SIZE};
 use crate::writer::Frozen;
 
 /// Copies and deletes in flight of one rename. The store does the work: what bounds them is its patience.
@@ -138,7 +138,10 @@ impl Edits {
             _ => None,
         };
         self.mark_for_renamed(from, to).await;
-        let (source, written) = self.copy(&source, to, condition).await?;
+        let (source, written) = match condition {
+            Condition::Absent => self.copy_to_free_name(&source, to).await?,
+            _ => self.copy(&source, to, condition).await?,
+        };
         let meta = ObjectMeta { key: to.clone(), size: source.size, etag: written, modified: source.modified };
         self.replace_target(target).await;
         let source_is_gone = match self.delete_source(&source).await {
@@ -203,15 +206,43 @@ impl Edits {
     async fn copy(&self, source: &ObjectMeta, to: &Key, condition: &Condition) -> Result<(ObjectMeta, store::ETag)> {
         let copied = store::copy_object(&*self.store, source, to, None, condition).await;
         match copied {
-            Err(error) if error.kind == ErrorKind::Replaced && *condition == Condition::Absent && self.store.head(to).await.is_ok() => {
-                Err(Error::Exists)
-            }
             Err(error) if error.kind == ErrorKind::Replaced => {
                 let now = self.store.head(&source.key).await?;
                 let etag = store::copy_object(&*self.store, &now, to, None, condition).await?.etag;
                 Ok((now, etag))
             }
             result => Ok((source.clone(), result?.etag)),
+        }
+    }
+
+    /// Copies to a name that must be free. It is reserved by a PUT first: many servers compare the condition of that, and ignore the condition of a copy
+    /// (MinIO, versitygw, moto), so that of several renames to one name at once all would succeed.
+    async fn copy_to_free_name(&self, source: &ObjectMeta, to: &Key) -> Result<(ObjectMeta, store::ETag)> {
+        let reserved = self.reserve(to).await?;
+        let copied = self.copy(source, to, &Condition::Is(reserved.clone())).await;
+        if copied.is_err()
+            && let Err(error) = self.store.delete_version(to, &reserved).await
+        {
+            tracing::warn!(key = %to, %error, "a name that was reserved for a rename stays");
+        }
+        copied
+    }
+
+    /// Makes a small object at `key` that no other client can have made.
+    ///
+    /// # Errors
+    /// EEXIST when the name is not free.
+    async fn reserve(&self, key: &Key) -> Result<store::ETag> {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let text = format!("reserved for a rename by {host}, process {}, {}\n", std::process::id(), jiff::Timestamp::now());
+        let request = PutRequest { key: key.clone(), body: text.into(), headers: Headers::default(), condition: Condition::Absent };
+        match self.store.put(&request).await {
+            Ok(written) => Ok(written.etag),
+            Err(error) if error.kind == ErrorKind::Replaced => {
+                self.names.on_unknown(key);
+                Err(Error::Exists)
+            }
+            Err(error) => Err(error.into()),
         }
     }
 

@@ -50,6 +50,7 @@ pub const ALL: &[(&str, Test)] = &[
     ("refuse a write to a handle whose object was replaced", conflict_before_the_first_write),
     ("store beside it what is not stored for that (--conflict save)", conflict_saved),
     ("append from two mounts and keep every line", appends_of_two),
+    ("rename from two mounts to one free name, and one wins", renames_of_two),
     ("see what another client removed", removed_by_another),
     ("an object and others below its name", object_above_others),
     ("git: commit, clone, fsck", git),
@@ -373,13 +374,13 @@ fn conflict(place: &Place) {
 
 /// A handle that another client outruns before its first write.
 fn conflict_before_the_first_write(place: &Place) {
-    let mount = place.mount_again(&[]);
+    let (mount, other) = (place.mount_again(&[]), place.mount_again(&[]));
     for (read, was_read) in [(false, false), (true, false), (true, true)] {
         let name = format!("outrun-{read}-{was_read}");
         given(place, &name, b"before");
         let file = File::options().read(read).write(true).open(mount.join(&name)).expect("it can be opened");
         assert!(!was_read || file.read_exact_at(&mut [0; 6], 0).is_ok());
-        place.put(&name, b"theirs");
+        fs::write(other.join(&name), b"theirs").expect("it can be replaced");
         for result in [file.write_all_at(b"ours", 0), file.sync_all(), file.write_all_at(b"ours", 0), file.set_len(2), file.sync_all()] {
             let error = result.expect_err("another client has written there");
             assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{name}: {error}");
@@ -409,6 +410,38 @@ fn conflict_saved(place: &Place) {
         let start = format!("{name}.conflict-");
         let beside = names(mount.path()).into_iter().find(|name| name.starts_with(&start)).expect("it is listed");
         stored(place, &beside, &ours);
+    }
+}
+
+/// RENAME_NOREPLACE at the same time, where the server compares and writes in one step; else one after the other. No content is lost.
+fn renames_of_two(place: &Place) {
+    let mounts = [place.mount_again(&[]), place.mount_again(&[])];
+    for round in 0..8 {
+        let name = |what: &str| format!("free-{round}-{what}");
+        for source in ["0", "1"] {
+            given(place, &name(source), source.as_bytes());
+        }
+        for (n, mount) in mounts.iter().enumerate() {
+            wait_until("the source is seen", || mount.join(name(&n.to_string())).exists());
+            // The mount knows that it is free.
+            assert!(!mount.join(name("target")).exists());
+        }
+        let rename = |n: usize| {
+            let (from, to) = (mounts[n].join(name(&n.to_string())), mounts[n].join(name("target")));
+            rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, rustix::fs::RenameFlags::NOREPLACE)
+        };
+        let results = if place.compares_and_writes() {
+            std::thread::scope(|threads| {
+                [0, 1].map(|n| threads.spawn(move || rename(n))).map(|thread| thread.join().expect("it does not panic"))
+            })
+        } else {
+            [rename(0), rename(1)]
+        };
+        let winner = results.iter().position(Result::is_ok).expect("one wins");
+        assert_eq!(results[1 - winner], Err(rustix::io::Errno::EXIST));
+        stored(place, &name("target"), winner.to_string().as_bytes());
+        stored(place, &name(&(1 - winner).to_string()), (1 - winner).to_string().as_bytes());
+        assert_eq!(kind(File::open(mounts[winner].join(name(&winner.to_string())))), Some(io::ErrorKind::NotFound));
     }
 }
 
