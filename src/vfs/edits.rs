@@ -59,8 +59,8 @@ pub(super) struct EditHandle {
     appends: bool,
     /// The version that was there when it was opened, unless that was being written already.
     pub version: Option<ObjectMeta>,
-    /// When it was opened.
-    opened: Instant,
+    /// When it was opened; `None` for a handle of an earlier daemon, which may have stored another version since.
+    opened: Option<Instant>,
     /// Why nothing can be written through it any more: another client has replaced what it was opened on.
     refused: OnceLock<Error>,
     /// What a handle that may write has changed, or what its inode had when it was opened. While a handle may write to it, it stays in the
@@ -111,13 +111,13 @@ impl EditHandle {
     pub fn from_row(row: EditRow, file: Option<Arc<DirtyFile>>) -> Self {
         let EditRow { ino, may_read, may_write, direct, appends, is_lost: _, opened_by, told: _, version } = row;
         let file = file.map_or_else(OnceLock::new, OnceLock::from);
-        let (opened, refused, wrote_by) = (Instant::now(), OnceLock::new(), AtomicU32::new(opened_by));
+        let (opened, refused, wrote_by) = (None, OnceLock::new(), AtomicU32::new(opened_by));
         Self { ino, may_read, may_write, direct, appends, version, opened, refused, file, opened_by, wrote_by }
     }
 
-    /// The version that what is written through it is meant for, and when that was the current one. `None`: any, for appends.
+    /// The version that what is written through it is meant for, and when that was the current one. `None`: any, for appends and after a restart.
     fn base(&self) -> Option<(&ObjectMeta, Instant)> {
-        self.version.as_ref().filter(|_| !self.appends).map(|version| (version, self.opened))
+        self.version.as_ref().filter(|_| !self.appends).zip(self.opened)
     }
 
     /// Returns the error of a write that was refused.
@@ -498,7 +498,7 @@ impl Edits {
             direct: access.direct,
             appends: access.append,
             version,
-            opened: Instant::now(),
+            opened: Some(Instant::now()),
             refused: OnceLock::new(),
             file,
             opened_by: caller.thread,
