@@ -127,7 +127,7 @@ pub fn advice(error: &store::Error) -> &'static str {
             "; check that the endpoint is up and can be reached from here"
         }
         ErrorKind::Corrupt | ErrorKind::Malformed => {
-            "; check that --endpoint is where the store itself answers, and that it speaks this protocol (s3:// or oss://)"
+            "; check that --endpoint is where the store itself answers (http or https), and that it speaks this protocol (s3:// or oss://)"
         }
         ErrorKind::ChecksumRefused => "; write it again, or set --upload-checksum to md5 or none",
         ErrorKind::NoCredentials | ErrorKind::WrongEndpoint => "",
