@@ -1521,7 +1521,8 @@ fn edit_begun_while_its_name_gets_another_inode_is_refused() {
         head.release();
         assert!(mount.end(written).is_err());
         mount.close(&new).unwrap();
-        assert!(mount.close(&old).is_err(), "what was not stored says so");
+        // The HEAD shows another version, or the name has another dirty file: then a later write may still succeed.
+        assert_eq!(mount.close(&old).is_err(), !is_answer);
         assert!(is(&store, "f", b"new"), "{is_answer}");
         assert_eq!((mount.size_of("f"), mount.content("f")), (3, b"new".to_vec()));
     }
