@@ -384,7 +384,7 @@ impl Object {
         self.state.lock().let_go(starts)
     }
 
-    /// Ends the streams whose readers went away or that nobody read for `idle`, and cancels the queued prefetches of those that were not read
+    /// Ends the streams whose readers went away or that were not read for `idle`, and cancels the queued prefetches of those that were not read
     /// for `pause`.
     pub fn on_time(&self, now: Instant, idle: Duration, pause: Duration, options: &Options) -> usize {
         let mut state = self.state.lock();

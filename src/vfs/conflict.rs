@@ -66,7 +66,7 @@ impl Edits {
     }
 
     /// Whether another client has put `there` in place of `base`, on which a handle was opened at `opened`. What was there before is no conflict: the
-    /// handle was opened on what the cache had, and nobody has seen bytes of that.
+    /// handle was opened on what the cache had, and no bytes of that were returned.
     pub(super) fn is_replaced(&self, ino: Inode, base: &ObjectMeta, opened: Instant, there: &ObjectMeta) -> bool {
         self.names.options.conflict != Conflict::Overwrite
             && there.etag != base.etag

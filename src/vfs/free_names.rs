@@ -70,11 +70,11 @@ impl Seen {
         self.of(directory).too_much = Some(now);
     }
 
-    /// What to ask for when a name of `directory` is wanted: absence is believed for `absent`, a listing for `believed`.
+    /// Returns the request for a name of `directory`: absence is valid for `absent`, a listing for `believed`.
     fn request(&mut self, directory: &Key, now: Instant, absent: Duration, believed: Duration) -> Request {
         let Some(seen) = self.0.get_mut(directory) else { return Request::Name };
         let lately = seen.free.len() == BELIEVED && seen.free.front().is_some_and(|&first| now.duration_since(first) < absent);
-        // What a page says is believed for `absent`, and the names it told of did not come here.
+        // A page is valid for `absent`, and the names that it answered did not come here.
         let goes_on = seen.asked.is_some_and(|asked| now.duration_since(asked) < 2 * absent);
         if !lately && !goes_on {
             return Request::Name;
