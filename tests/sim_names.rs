@@ -277,6 +277,12 @@ async fn a_name_that_is_not_listed_is_absent_before_the_head_for_its_attributes_
     let looked_up = timeout(Duration::from_secs(1), names.lookup(marked, b"y")).await.expect("the listing is enough");
     assert!(matches!(looked_up, Err(Error::NotFound)));
     assert_eq!(requests(&store), (1, 1));
+    // Of the names after a free one most are free.
+    assert!(matches!(names.lookup(marked, b"z").await, Err(Error::NotFound)));
+    assert_eq!(requests(&store), (0, 1));
+    store.put("marked/w", "x");
+    assert_eq!(names.lookup(marked, b"w").await.expect("there").attr.kind, Kind::File);
+    assert_eq!(requests(&store), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,23 +1,33 @@
 //! Names that are free, asked for one after another in one directory: files that are about to be written, places where a program looks for a
 //! module. When the directory is small, one page of its listing says of all other names that they are free, for as long as the absence of
-//! one is believed. In a larger one the page that begins at the name does so for the names behind it, which are often created next. Invariant:
+//! one is believed. In a larger one the page that begins at the name does so for the names behind it, which are often created next; pages that
+//! proved useful are fetched again before they expire, because the kernel lets one create wait for the other in a directory. Invariant:
 //! the first page of a directory that has more names than a page is asked for here once in the time a listing is believed.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
+use futures::{StreamExt, stream};
 use parking_lot::Mutex;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::carrying;
+use super::changes::directory_of;
+use super::error::Result;
+use super::fact::Fact;
 use super::flight::Flights;
 use super::lookup::Names;
+use super::stat_cache::split;
 use super::walk::{self, PAGE_KEYS};
 use crate::store::{Key, ListRequest};
 
 /// Names of one directory that were found to be free by a request each, while the absence of the first was still believed, before a page of
 /// its listing is worth one.
 const BELIEVED: usize = 3;
+
+/// Pages that are fetched at a time before they expire.
+const REFRESHES: usize = 16;
 
 /// Directories that are remembered. With more of them they all begin anew.
 const DIRECTORIES: usize = 1024;
@@ -26,10 +36,23 @@ const DIRECTORIES: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct FreeNames {
     seen: Mutex<Seen>,
-    /// First pages under way; whether one says it all.
-    pages: Flights<bool>,
-    /// Other pages under way, by the key that they begin behind; whether they came.
-    parts: Flights<bool>,
+    /// First pages under way.
+    first_pages: Flights<FirstPage>,
+    /// Other pages under way, by the key that they begin behind.
+    pages: Flights<()>,
+    /// Pages that are fetched before they expire.
+    refreshes: Mutex<JoinSet<()>>,
+}
+
+/// What the first page of a directory told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FirstPage {
+    /// It has all entries.
+    Whole,
+    /// There are more.
+    Part,
+    /// The error is returned by the request for the name.
+    Failed,
 }
 
 #[derive(Debug, Default)]
@@ -70,6 +93,12 @@ impl Seen {
         self.of(directory).too_much = Some(now);
     }
 
+    /// Whether a name of `directory` was found to be free while that is still valid.
+    fn is_free_likely(&self, directory: &Key, now: Instant, absent: Duration) -> bool {
+        let newest = self.0.get(directory).and_then(|seen| seen.free.back());
+        newest.is_some_and(|&at| now.duration_since(at) < absent)
+    }
+
     /// Returns the request for a name of `directory`: absence is valid for `absent`, a listing for `believed`.
     fn request(&mut self, directory: &Key, now: Instant, absent: Duration, believed: Duration) -> Request {
         let Some(seen) = self.0.get_mut(directory) else { return Request::Name };
@@ -100,6 +129,13 @@ impl Names {
         self.free_names.seen.lock().on_free(directory, Instant::now());
     }
 
+    /// What the store says that `path` stands for.
+    pub(super) async fn probed(&self, path: &Key) -> Result<Fact> {
+        let directory = directory_of(path);
+        let is_free_likely = self.free_names.seen.lock().is_free_likely(&directory, Instant::now(), self.cache.ttls().absent.get());
+        self.probe.name(path, is_free_likely).await
+    }
+
     /// The name `path` of `directory` is about to be asked for. Whether a page of the listing was fetched instead, which may tell of it.
     pub(super) async fn list_instead(&self, directory: &Key, path: &Key) -> bool {
         if !self.cache.is_enabled() {
@@ -109,71 +145,72 @@ impl Names {
         let request = self.free_names.seen.lock().request(directory, Instant::now(), absent, believed);
         match request {
             Request::Name => false,
-            Request::PageFromName => self.cache.is_part_worth(directory) && self.page_from(directory, path).await,
+            Request::PageFromName => {
+                let Some(after) = self.cache.page_for(directory, path) else { return false };
+                self.page_behind(directory, after).await;
+                true
+            }
             Request::FirstPage => {
-                let is_whole = self.first_page(directory).await;
-                if !is_whole {
+                let page = self.first_page(directory).await;
+                if page != FirstPage::Whole {
                     self.free_names.seen.lock().on_too_much(directory, Instant::now());
                 }
-                is_whole
+                page != FirstPage::Failed
             }
         }
     }
 
-    /// Fetches the first page of `directory`. Whether that is all of it.
-    async fn first_page(&self, directory: &Key) -> bool {
-        let listed = self.free_names.pages.join(directory, || {
+    /// A page said that `path` is free: fetches the pages of its directory that are about to expire, without waiting for them.
+    pub(super) fn refresh_pages(&self, path: &Key) {
+        let due = self.cache.pages_to_refresh(split(path.as_bytes()).0);
+        if due.is_empty() {
+            return;
+        }
+        let directory = directory_of(path);
+        let pages: Vec<_> = due.into_iter().map(|after| self.page_behind(&directory, after)).collect();
+        let mut refreshes = self.free_names.refreshes.lock();
+        while refreshes.try_join_next().is_some() {}
+        refreshes.spawn(async move { stream::iter(pages).for_each_concurrent(REFRESHES, |page| page).await });
+    }
+
+    /// Fetches the first page of `directory`.
+    async fn first_page(&self, directory: &Key) -> FirstPage {
+        let listed = self.free_names.first_pages.join(directory, || {
             let (store, cache, hidden) = (self.store.clone(), self.cache.clone(), self.hidden.clone());
             let (directory, without) = (directory.clone(), self.left_out_of(directory));
             async move {
                 let asked = Instant::now();
-                match store.list(&request(&directory, None)).await {
-                    Ok(page) if page.next.is_none() => {
-                        let mut links = walk::links(&*store, &cache, &page).await;
-                        let Ok(carries) = carrying::in_listed(&*store, &cache, &directory, (&page, true, asked)).await else {
-                            return false;
-                        };
-                        walk::learn_whole(&cache, &hidden, &directory, without, page, &mut links, (asked, carries));
-                        true
-                    }
-                    // What fails is told by the request for the name.
-                    Ok(_) | Err(_) => false,
+                let Ok(page) = store.list(&request(&directory, None)).await else { return FirstPage::Failed };
+                if page.next.is_some() {
+                    walk::learn_page(&cache, &directory, directory.clone(), page, asked);
+                    return FirstPage::Part;
                 }
+                let mut links = walk::links(&*store, &cache, &page).await;
+                let Ok(carries) = carrying::in_listed(&*store, &cache, &directory, (&page, true, asked)).await else {
+                    return FirstPage::Failed;
+                };
+                walk::learn_whole(&cache, &hidden, &directory, without, page, &mut links, (asked, carries));
+                FirstPage::Whole
             }
         });
         listed.await
     }
 
-    /// Fetches the page of `directory` that begins before `path`.
-    async fn page_from(&self, directory: &Key, path: &Key) -> bool {
-        let after = before(path);
-        let listed = self.free_names.parts.join(&after, || {
-            let (store, cache, hidden) = (self.store.clone(), self.cache.clone(), self.hidden.clone());
-            let (directory, after) = (directory.clone(), after.clone());
-            async move {
-                let asked = Instant::now();
-                // What fails is told by the request for the name.
-                let Ok(page) = store.list(&request(&directory, Some(after.clone()).filter(|after| !after.as_bytes().is_empty()))).await
-                else {
-                    return false;
-                };
-                walk::learn_part(&cache, &hidden, &directory, after, page, asked);
-                true
+    /// Fetches the page of `directory` that begins behind the key `after`.
+    fn page_behind(&self, directory: &Key, after: Key) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let (store, cache, directory) = (self.store.clone(), self.cache.clone(), directory.clone());
+        self.free_names.pages.join(&after.clone(), || async move {
+            let asked = Instant::now();
+            // An error is returned by the request for the name.
+            if let Ok(page) = store.list(&request(&directory, Some(after.clone()).filter(|after| !after.as_bytes().is_empty()))).await {
+                walk::learn_page(&cache, &directory, after, page, asked);
             }
-        });
-        listed.await
+        })
     }
 }
 
 fn request(directory: &Key, after: Option<Key>) -> ListRequest {
     ListRequest { prefix: directory.clone(), delimited: true, after, token: None, max_keys: PAGE_KEYS }
-}
-
-/// A key before `path` with few names between them: `path` without its last character.
-fn before(path: &Key) -> Key {
-    let bytes = path.as_bytes();
-    let last = str::from_utf8(bytes).map_or(1, |path| path.chars().next_back().map_or(0, char::len_utf8));
-    Key::from(&bytes[..bytes.len() - last])
 }
 
 #[cfg(test)]
@@ -238,13 +275,5 @@ mod tests {
             assert_eq!(request(&mut seen), Request::Name);
         }
         assert!(seen.0.len() <= DIRECTORIES);
-    }
-
-    #[test]
-    fn a_page_begins_before_the_name() {
-        for (path, expected) in [("d/file.12", "d/file.1"), ("d/x", "d/"), ("x", ""), ("d/\u{e9}\u{e8}", "d/\u{e9}")] {
-            assert_eq!(before(&path.into()), Key::from(expected));
-        }
-        assert_eq!(before(&Key::from(&b"d/\xff\xfe"[..])), Key::from(&b"d/\xff"[..]));
     }
 }

@@ -164,7 +164,7 @@ impl Names {
         {
             return Ok(Some(known));
         }
-        let fact = self.probe.name(path).await?;
+        let fact = self.probed(path).await?;
         match fact.what {
             What::Absent => self.on_free_alone(&directory),
             What::File(_) | What::Directory(_) => self.on_found_alone(&directory),
@@ -181,6 +181,9 @@ impl Names {
                 }
                 let fact = self.known_name(&path)?;
                 self.ahead.on_name(&path);
+                if matches!(fact.what, What::Absent) {
+                    self.refresh_pages(&path);
+                }
                 self.remember(parent, &path, &fact)
             }
             Err(error) => Some(Err(error)),

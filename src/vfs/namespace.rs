@@ -26,7 +26,7 @@ impl Edits {
         let path = self.names.path(parent, name)?;
         let fact = match self.names.known_name(&path) {
             Some(fact) => fact,
-            None => self.names.probe.name(&path).await?,
+            None => self.names.probed(&path).await?,
         };
         Ok((path, fact))
     }

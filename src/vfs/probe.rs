@@ -65,8 +65,8 @@ impl Probe {
     }
 
     /// What `path` stands for: one LIST of the keys that begin with it. What that does not tell, a HEAD of the object and a LIST of
-    /// what is below it do, side by side.
-    pub async fn name(&self, path: &Key) -> Result<Fact> {
+    /// what is below it do, side by side. `is_free_likely`: a HEAD is sent only after the LIST showed the name.
+    pub async fn name(&self, path: &Key, is_free_likely: bool) -> Result<Fact> {
         let answer = self.names.join(path, || {
             let (store, cache, hidden, path) = (self.store.clone(), self.cache.clone(), self.hidden.clone(), path.clone());
             let (carries, no_listing) = (self.carries(&path), self.no_listing.clone());
@@ -82,7 +82,7 @@ impl Probe {
                         false => told(&*store, &path, &directory, &no_listing).await,
                     }
                 };
-                let (told, carries, seen) = if cache.carries(directory_of(&path).as_bytes()) == Some(true) {
+                let (told, carries, seen) = if !is_free_likely && cache.carries(directory_of(&path).as_bytes()) == Some(true) {
                     // Attributes are kept where only a HEAD sees them.
                     let (told, object) = told_and_seen(listing, store.clone(), &path).await?;
                     (told, true, object)

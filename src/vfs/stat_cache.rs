@@ -4,8 +4,10 @@
 
 mod carrying;
 mod listings;
+mod pages;
 mod patch;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -22,6 +24,7 @@ use super::ttl::{Ttl, Ttls};
 use crate::store::Key;
 use carrying::Carrying;
 use listings::Listings;
+use pages::DirectoryPage;
 pub(super) use patch::Change;
 
 /// The cache. Clones share their contents.
@@ -212,17 +215,23 @@ impl StatCache {
         }
     }
 
-    /// A page of the listing of `directory` with all entries behind the key `after`, up to `to` or to the end.
-    pub fn learn_part(&self, directory: &Key, range: (Key, Option<Key>), listing: Arc<Listing>) {
+    /// A page of the listing of `directory`, which shows all there is at `paths` behind the first key of `range`, up to the second or to the end.
+    pub fn learn_page(&self, directory: &Key, range: (Key, Option<Key>), paths: HashSet<Key>, learnt: Instant) {
         let expiries = self.expiries.read();
-        if !expiries.cover_listing(directory.as_bytes(), listing.learnt) {
-            self.listings.insert_part(directory, range, listing);
+        if !expiries.cover_listing(directory.as_bytes(), learnt) {
+            self.listings.insert_page(DirectoryPage::new(directory.clone(), range, paths, learnt));
         }
     }
 
-    /// Whether one more page of `directory` is likely to tell of several names.
-    pub fn is_part_worth(&self, directory: &Key) -> bool {
-        self.listings.is_part_worth(directory, self.ttls.absent.get(), self.ttls.believed.get())
+    /// The key behind which a page of `directory` begins that is likely to answer for several names, `path` among them.
+    pub fn page_for(&self, directory: &Key, path: &Key) -> Option<Key> {
+        let recent = self.ttls.believed.get().max(self.ttls.absent.get());
+        self.listings.pages().page_for(directory, path, recent)
+    }
+
+    /// The keys behind which those pages of `directory` begin that are to be fetched before they expire; each is returned once.
+    pub fn pages_to_refresh(&self, directory: &[u8]) -> Vec<Key> {
+        self.listings.pages_to_refresh(directory, self.ttls.absent.get() / 2)
     }
 
     /// All entries of a directory.
@@ -259,7 +268,7 @@ impl StatCache {
 
     /// This mount changed an entry of `directory`: from now on every listing of it shows that.
     pub fn on_change(&self, directory: &Key, change: Change) {
-        self.listings.on_change(directory, change);
+        self.listings.on_change(directory, change, self.ttls.absent.get());
     }
 
     /// A listing of `directory` has no entry, and came so late that this is believed of names.
@@ -286,14 +295,16 @@ impl StatCache {
     /// What the parent's listing, or a page of it, says of `path`.
     fn in_parent(&self, path: &[u8]) -> Option<Fact> {
         let (directory, name) = split(path);
+        let in_page = || self.listings.pages().absent_since(path);
         let Some(listing) = self.listing(directory) else {
-            return self.listings.absent_since(path).map(|learnt| self.absent(learnt));
+            return in_page().map(|learnt| self.absent(learnt));
         };
         let page = listing.pages.partition_point(|page| page.ends_before(name));
         let page = listing.pages.get(page);
         match page.and_then(|page| page.find(name).map(|entry| (entry, page))) {
             Some((entry, page)) => Some(self.listed(entry, page)),
-            None => Some(self.absent(listing.learnt)),
+            // Names were created since it was small enough to be listed for them.
+            None => Some(self.absent(in_page().map_or(listing.learnt, |learnt| learnt.max(listing.learnt)))),
         }
     }
 

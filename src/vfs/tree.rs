@@ -123,7 +123,7 @@ impl Tree {
     async fn stands_for(&self, path: &Key) -> Result<What> {
         match self.names.known_name(path) {
             Some(fact) => Ok(fact.what),
-            None => Ok(self.names.probe.name(path).await?.what),
+            None => Ok(self.names.probed(path).await?.what),
         }
     }
 }

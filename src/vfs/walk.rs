@@ -241,17 +241,17 @@ pub(super) fn learn_whole(
 }
 
 /// `page` is what `directory` has behind the key `after`, or the beginning of that, and was asked for at `learnt`.
-pub(super) fn learn_part(cache: &StatCache, hidden: &Hidden, directory: &Key, after: Key, page: ListPage, learnt: Instant) {
-    let last = page.objects.last().map(|object| &object.key).max(page.prefixes.last()).cloned();
-    if page.next.is_some() && last.is_none() {
+pub(super) fn learn_page(cache: &StatCache, directory: &Key, after: Key, page: ListPage, learnt: Instant) {
+    let ListPage { objects, prefixes, next, .. } = page;
+    let is_ordered = objects.is_sorted_by(|a, b| a.key < b.key) && prefixes.is_sorted();
+    let last = objects.last().map(|object| &object.key).max(prefixes.last()).cloned();
+    if !is_ordered || next.is_some() && last.is_none() {
         return;
     }
-    let range = (after, last.filter(|_| page.next.is_some()));
-    let mut merge = Merge::new(directory.clone());
-    let entries = entries(&mut merge, page, &mut HashMap::new(), hidden);
-    if merge.is_ordered() {
-        cache.learn_part(directory, range, Arc::new(Listing::whole(entries, learnt, false)));
-    }
+    let range = (after, last.filter(|_| next.is_some()));
+    let of_prefix = |key: Key| Key::from(key.as_bytes().strip_suffix(b"/").unwrap_or(key.as_bytes()));
+    let paths = objects.into_iter().map(|object| object.key).chain(prefixes.into_iter().map(of_prefix));
+    cache.learn_page(directory, range, paths.collect(), learnt);
 }
 
 /// The symbolic links of a page: objects whose size says that they may be some are asked for. One that cannot be asked for is shown as a

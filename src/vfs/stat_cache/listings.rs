@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use tokio::time::Instant;
 
 use super::super::fact::Listing;
+use super::pages::{DirectoryPage, DirectoryPages};
 use super::patch::{Change, patched};
-use super::split;
 use crate::store::Key;
 
 /// Directories whose last change is remembered at least for [`LONGEST_WALK`] when there are more of them.
@@ -23,39 +23,7 @@ const CHANGED: usize = 4096;
 const LONGEST_WALK: Duration = Duration::from_secs(600);
 
 /// Changes of all directories that are remembered, for listings that are under way meanwhile.
-const RECENT: usize = 512;
-
-/// Pages of large directories that are kept, of all directories together.
-const PARTS: usize = 32;
-
-/// Pages of one directory that are believed at a time, at most.
-const PARTS_OF_ONE: usize = 8;
-
-/// Names that were created in the range of a page while it was believed, on average, so that another page is worth its request.
-const CREATED: usize = 2;
-
-/// One page of the listing of a directory that has more entries.
-#[derive(Debug)]
-struct Part {
-    directory: Key,
-    /// The page has all keys behind this one ...
-    after: Key,
-    /// ... up to this one, or to the end.
-    to: Option<Key>,
-    /// Entries of the page when it came.
-    len: usize,
-    listing: Arc<Listing>,
-}
-
-impl Part {
-    /// Whether the page would have shown both an object and a directory at `path`.
-    fn covers(&self, path: &[u8]) -> bool {
-        let directory = path.iter().chain(b"/");
-        split(path).0 == self.directory.as_bytes()
-            && path > self.after.as_bytes()
-            && self.to.as_ref().is_none_or(|to| directory.le(to.as_bytes()))
-    }
-}
+const RECENT: usize = 4096;
 
 /// See the module. Clones share their contents.
 #[derive(Clone, Debug)]
@@ -63,8 +31,8 @@ pub(super) struct Listings {
     /// At most `most` entries in all of them together; none: nothing is kept. Written to with `changes` held only, so that a listing is never
     /// replaced by one that was made from the one before it.
     kept: Option<Cache<Key, Arc<Listing>>>,
-    /// The newest last. Written to with `changes` held only, as `kept`.
-    parts: Arc<RwLock<VecDeque<Part>>>,
+    /// Written to with `changes` held only, as `kept`.
+    pages: Arc<RwLock<DirectoryPages>>,
     most: u64,
     changes: Arc<Mutex<Changes>>,
 }
@@ -94,15 +62,31 @@ impl Changes {
 
     /// A listing as it is after what was changed in `directory` since it was asked for. None: that is not known.
     fn brought_up_to_date(&self, directory: &Key, listing: Arc<Listing>) -> Option<Arc<Listing>> {
-        if self.directories.get(directory).is_none_or(|&changed| changed < listing.learnt) {
-            return Some(listing);
-        }
-        if self.forgotten.is_some_and(|forgotten| forgotten >= listing.learnt) {
+        let mut changes = self.since(directory, listing.learnt)?;
+        changes.try_fold(listing, |listing, change| patched(&listing, change).map(Arc::new))
+    }
+
+    /// Adds to `page` what was created in its directory since it was asked for. Returns whether all of that is known.
+    fn bring_up_to_date(&self, page: &mut DirectoryPage) -> bool {
+        let Some(mut changes) = self.since(&page.directory, page.learnt) else { return false };
+        changes.all(|change| match change {
+            Change::Put(entry) => {
+                page.paths.insert(Key::from(entry.path()));
+                true
+            }
+            Change::Gone(_) => true,
+            Change::Unknown => false,
+        })
+    }
+
+    /// What was changed in `directory` since `learnt`. None: that is not known.
+    fn since<'a>(&'a self, directory: &'a Key, learnt: Instant) -> Option<impl Iterator<Item = &'a Change>> {
+        let is_changed = self.directories.get(directory).is_some_and(|&changed| changed >= learnt);
+        if is_changed && self.forgotten.is_some_and(|forgotten| forgotten >= learnt) {
             return None;
         }
-        let since = self.recent.partition_point(|(at, ..)| *at < listing.learnt);
-        let of_this = self.recent.range(since..).filter(|(_, of, _)| of == directory);
-        of_this.map(|(.., change)| change).try_fold(listing, |listing, change| patched(&listing, change).map(Arc::new))
+        let since = if is_changed { self.recent.partition_point(|(at, ..)| *at < learnt) } else { self.recent.len() };
+        Some(self.recent.range(since..).filter(move |(_, of, _)| of == directory).map(|(.., change)| change))
     }
 }
 
@@ -111,7 +95,7 @@ impl Listings {
     pub fn new(most: u64) -> Self {
         let weight = |_: &Key, listing: &Arc<Listing>| u32::try_from(listing.len).unwrap_or(u32::MAX).max(1);
         let kept = || Cache::builder().max_capacity(most).eviction_policy(EvictionPolicy::lru()).weigher(weight).build();
-        Self { kept: (most > 0).then(kept), parts: Arc::default(), most, changes: Arc::default() }
+        Self { kept: (most > 0).then(kept), pages: Arc::default(), most, changes: Arc::default() }
     }
 
     /// All of a directory was listed.
@@ -130,39 +114,30 @@ impl Listings {
         self.kept.as_ref()?.get(directory)
     }
 
-    /// A page of `directory` with all entries behind the key `after`, up to `to` or to the end.
-    pub fn insert_part(&self, directory: &Key, (after, to): (Key, Option<Key>), listing: Arc<Listing>) {
+    /// The store returned a page.
+    pub fn insert_page(&self, mut page: DirectoryPage) {
         let changes = self.changes.lock();
-        let Some(listing) = changes.brought_up_to_date(directory, listing).filter(|_| self.kept.is_some()) else { return };
-        let mut parts = self.parts.write();
-        if parts.len() == PARTS {
-            parts.pop_front();
+        if self.kept.is_some() && changes.bring_up_to_date(&mut page) {
+            self.pages.write().insert(page, self.most);
         }
-        parts.push_back(Part { directory: directory.clone(), after, to, len: listing.len, listing });
     }
 
-    /// When a page was asked for that has no entry at `path`; of the last one.
-    pub fn absent_since(&self, path: &[u8]) -> Option<Instant> {
-        let parts = self.parts.read();
-        let part = parts.iter().rev().find(|part| part.covers(path))?;
-        let name = split(path).1;
-        let listing = &part.listing;
-        let page = listing.pages.get(listing.pages.partition_point(|page| page.ends_before(name)));
-        page.is_none_or(|page| page.find(name).is_none()).then_some(listing.learnt)
+    /// Single pages of large directories.
+    pub fn pages(&self) -> RwLockReadGuard<'_, DirectoryPages> {
+        self.pages.read()
     }
 
-    /// Whether to ask for one more page of `directory`: while few are newer than `fresh`, and names were created in the range of those that are
-    /// older and newer than `recent`. (Names in random order would fetch a page for each.)
-    pub fn is_part_worth(&self, directory: &Key, fresh: Duration, recent: Duration) -> bool {
-        let parts = self.parts.read();
-        let lately = parts.iter().filter(|part| part.directory == *directory && part.listing.learnt.elapsed() < recent.max(fresh));
-        let (fresh, judged): (Vec<_>, Vec<_>) = lately.partition(|part| part.listing.learnt.elapsed() < fresh);
-        let created: usize = judged.iter().map(|part| part.listing.len.saturating_sub(part.len)).sum();
-        fresh.len() < PARTS_OF_ONE && created >= CREATED * judged.len()
+    /// As [`DirectoryPages::refresh`].
+    pub fn pages_to_refresh(&self, directory: &[u8], age: Duration) -> Vec<Key> {
+        if !self.pages().is_refresh_due(directory, age) {
+            return Vec::new();
+        }
+        let _changes = self.changes.lock();
+        self.pages.write().refresh(directory, age)
     }
 
-    /// This mount changed an entry of `directory`.
-    pub fn on_change(&self, directory: &Key, change: Change) {
+    /// This mount changed an entry of `directory`. The absence of a name is valid for `absent`.
+    pub fn on_change(&self, directory: &Key, change: Change, absent: Duration) {
         let Some(kept) = &self.kept else { return };
         let mut changes = self.changes.lock();
         if let Some(listing) = kept.get(directory) {
@@ -171,19 +146,12 @@ impl Listings {
                 _ => kept.invalidate(directory),
             }
         }
-        self.parts.write().retain_mut(|part| match &change {
-            _ if part.directory != *directory => true,
-            Change::Put(entry) if !part.covers(entry.path()) => true,
+        match &change {
+            Change::Put(entry) => self.pages.write().on_put(&Key::from(entry.path()), absent),
             // The absence of what is gone is a fact of its own.
-            Change::Gone(_) => true,
-            Change::Put(_) | Change::Unknown => match patched(&part.listing, &change) {
-                Some(listing) => {
-                    part.listing = Arc::new(listing);
-                    true
-                }
-                None => false,
-            },
-        });
+            Change::Gone(_) => {}
+            Change::Unknown => self.pages.write().forget(|of| of == directory),
+        }
         // Now, so that they are remembered in the order of their times.
         changes.on_change(directory, change, Instant::now());
     }
@@ -193,7 +161,7 @@ impl Listings {
         if let Some(kept) = &self.kept {
             let _changes = self.changes.lock();
             kept.invalidate(directory);
-            self.parts.write().retain(|part| part.directory.as_bytes() != directory);
+            self.pages.write().forget(|of| of.as_bytes() == directory);
         }
     }
 
@@ -202,12 +170,13 @@ impl Listings {
         for (directory, _) in self.kept.iter().flatten().filter(|(directory, _)| is_meant(directory)) {
             self.forget(directory.as_bytes());
         }
-        self.parts.write().retain(|part| !is_meant(&part.directory));
+        self.pages.write().forget(is_meant);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
     use std::time::SystemTime;
 
     use tokio::time::advance;
@@ -223,80 +192,24 @@ mod tests {
         Arc::new(Listing { pages: Vec::new(), len, learnt: Instant::now(), carries: false })
     }
 
-    /// A page of `entries`, with all names behind `after` and up to `to`.
-    fn part(listings: &Listings, after: &str, to: Option<&str>, entries: &[&str]) {
-        let entries = entries.iter().map(|name| entry(&format!("d/{name}"))).collect();
-        let range = (Key::from(after), to.map(Key::from));
-        listings.insert_part(&Key::from("d/"), range, Arc::new(Listing::whole(entries, Instant::now(), false)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_page_tells_of_the_names_in_its_range_and_of_no_others() {
-        let listings = Listings::new(9);
-        let asked = Instant::now();
-        part(&listings, "d/c", Some("d/g"), &["d", "f"]);
-        advance(SECOND).await;
-        for (path, is_told) in [
-            ("d/b", false),
-            ("d/c", false),
-            ("d/c-", true),
-            ("d/d", false),
-            ("d/e", true),
-            ("d/f", false),
-            ("d/f0", true),
-            // Its directory may come behind the page.
-            ("d/g", false),
-            ("d/h", false),
-            ("d/e/e", false),
-            ("e", false),
-        ] {
-            assert_eq!(listings.absent_since(path.as_bytes()), is_told.then_some(asked), "{path}");
-        }
-        let newer = Instant::now();
-        part(&listings, "d/", None, &[]);
-        for path in ["d/b", "d/d", "d/zz"] {
-            assert_eq!(listings.absent_since(path.as_bytes()), Some(newer), "{path}");
-        }
-        listings.forget(b"d/");
-        assert_eq!(listings.absent_since(b"d/b"), None);
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_page_follows_what_this_mount_changes() {
         let (listings, directory) = (Listings::new(9), Key::from("d/"));
-        part(&listings, "d/", None, &[]);
-        listings.on_change(&directory, Change::Put(entry("d/e")));
-        assert_eq!((listings.absent_since(b"d/e"), listings.absent_since(b"d/f")), (None, Some(Instant::now())));
+        let page = |learnt| DirectoryPage::new(directory.clone(), (directory.clone(), None), HashSet::new(), learnt);
+        let absent_since = |path: &str| listings.pages().absent_since(path.as_bytes());
+        listings.insert_page(page(Instant::now()));
+        listings.on_change(&directory, Change::Put(entry("d/e")), SECOND);
+        assert_eq!((absent_since("d/e"), absent_since("d/f")), (None, Some(Instant::now())));
         // A page that was asked for before a change and comes after it.
-        let old = Listing::whole(Vec::new(), Instant::now(), false);
+        let old = Instant::now();
         advance(SECOND).await;
-        listings.on_change(&directory, Change::Put(entry("d/f")));
-        listings.insert_part(&directory, (directory.clone(), None), Arc::new(old));
-        assert_eq!(listings.absent_since(b"d/f"), None);
-        listings.on_change(&directory, Change::Unknown);
-        assert_eq!(listings.absent_since(b"d/g"), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn pages_are_worth_their_requests_while_names_are_created_in_them() {
-        let (listings, directory) = (Listings::new(99), Key::from("d/"));
-        let is_worth = || listings.is_part_worth(&directory, SECOND, 60 * SECOND);
-        for n in 0..PARTS_OF_ONE {
-            assert!(is_worth(), "{n}");
-            part(&listings, "d/", None, &[]);
-        }
-        assert!(!is_worth(), "as many as are believed");
-        advance(SECOND).await;
-        assert!(!is_worth(), "nothing was created");
-        advance(59 * SECOND).await;
-        assert!(is_worth(), "that was long ago");
-        part(&listings, "d/", None, &["old"]);
-        listings.on_change(&directory, Change::Put(entry("d/old")));
-        listings.on_change(&directory, Change::Put(entry("d/new")));
-        advance(SECOND).await;
-        assert!(!is_worth(), "one is too few");
-        listings.on_change(&directory, Change::Put(entry("d/newer")));
-        assert!(is_worth());
+        listings.on_change(&directory, Change::Put(entry("d/f")), SECOND);
+        listings.insert_page(page(old));
+        assert_eq!((absent_since("d/f"), absent_since("d/g")), (None, Some(old)));
+        listings.on_change(&directory, Change::Unknown, SECOND);
+        assert_eq!(absent_since("d/g"), None);
+        listings.insert_page(page(old));
+        assert_eq!(absent_since("d/g"), None, "what was changed since it was asked for is not known");
     }
 
     #[tokio::test(start_paused = true)]
@@ -328,11 +241,11 @@ mod tests {
         listings.insert(&directory, listing(0));
         advance(SECOND).await;
         for name in ["d/b", "d/a", "d/c"] {
-            listings.on_change(&directory, Change::Put(entry(name)));
+            listings.on_change(&directory, Change::Put(entry(name)), SECOND);
         }
-        listings.on_change(&directory, Change::Gone(Key::from("d/b")));
+        listings.on_change(&directory, Change::Gone(Key::from("d/b")), SECOND);
         assert_eq!(names(&listings.get(b"d/").unwrap()), ["a", "c"]);
-        listings.on_change(&directory, Change::Unknown);
+        listings.on_change(&directory, Change::Unknown, SECOND);
         assert!(listings.get(b"d/").is_none());
     }
 
@@ -342,15 +255,15 @@ mod tests {
         let (changed, other) = (Key::from("d/"), Key::from("e/"));
         let old = listing(0);
         advance(SECOND).await;
-        listings.on_change(&changed, Change::Put(entry("d/x")));
-        listings.on_change(&other, Change::Put(entry("e/y")));
+        listings.on_change(&changed, Change::Put(entry("d/x")), SECOND);
+        listings.on_change(&other, Change::Put(entry("e/y")), SECOND);
         listings.insert(&changed, Arc::clone(&old));
         assert_eq!(names(&listings.get(b"d/").unwrap()), ["x"]);
-        listings.on_change(&changed, Change::Unknown);
+        listings.on_change(&changed, Change::Unknown, SECOND);
         listings.insert(&changed, Arc::clone(&old));
         assert!(listings.get(b"d/").is_none(), "nobody knows what that change was");
         for n in 0..RECENT {
-            listings.on_change(&Key::from("f/"), Change::Put(entry(&format!("f/{n}"))));
+            listings.on_change(&Key::from("f/"), Change::Put(entry(&format!("f/{n}"))), SECOND);
         }
         listings.insert(&other, Arc::clone(&old));
         assert!(listings.get(b"e/").is_none(), "its change is too long ago to be remembered");
@@ -367,7 +280,7 @@ mod tests {
         let directory = Key::from("d/");
         listings.insert(&directory, listing(0));
         for (name, is_kept) in [("d/a", true), ("d/b", true), ("d/c", false)] {
-            listings.on_change(&directory, Change::Put(entry(name)));
+            listings.on_change(&directory, Change::Put(entry(name)), SECOND);
             assert_eq!(listings.get(b"d/").is_some(), is_kept, "{name}");
         }
     }
