@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use tokio::time::{Instant, sleep};
 use windlass::store::memory::{Latency, Memory, Plan};
 use windlass::store::{Key, Op};
-use windlass::vfs::{Access, Caller, Edits, Error, Files, Inode, Names};
+use windlass::vfs::{Access, Caller, Edits, Error, Files, Inode, Names, NewAttributes, PosixAttributes, SetAttributes};
 use windlass::writer;
 
 use support::model::{How, World};
@@ -84,6 +84,26 @@ fn a_tree_that_is_unpacked_is_a_put_for_each_name() {
     assert!(lists <= 1 + 20, "{lists} in {took:?}");
     assert_eq!((puts, deletes), (1 + 20 + 200, 0));
     assert_eq!(took, RTT * u32::try_from(lists + puts).expect("few"));
+}
+
+#[test]
+fn files_that_are_stored_at_the_same_time_mark_their_directory_once() {
+    const FILES: usize = 20;
+    let store = Memory::new(Plan { first_byte: Latency::Fixed(RTT), ..Plan::default() });
+    let options = || windlass::vfs::Options { posix_attributes: PosixAttributes::Auto, ..windlass::vfs::Options::default() };
+    let mut world = VfsWorld::over(Arc::new(store.clone()), writer::Options::default(), |store| Names::new(store, options()));
+    world.mkdir("t").expect("it is new");
+    for n in 0..FILES {
+        world.open(n, &format!("t/{n}"), NEW).expect("it can be made");
+        world.write(n, 0, b"#!/bin/sh").expect("there is room");
+        let (ino, executable) = (world.open[&n].1, NewAttributes { mode: Some(0o755), ..NewAttributes::default() });
+        let attributes = SetAttributes { size: None, own: executable };
+        world.runtime.block_on(world.edits.set_attributes(ino, None, attributes)).expect("it is a file");
+    }
+    store.reset_log();
+    let flushes = world.open.values().map(|&(handle, _)| world.edits.flush(handle, ME.thread, &|_, _| true));
+    world.runtime.block_on(join_all(flushes)).into_iter().for_each(|flushed| flushed.expect("it is stored"));
+    assert_eq!([Op::Put, Op::Head, Op::Copy].map(|op| store.count(op)), [FILES, 1, 1], "{:?}", store.requests());
 }
 
 #[test]

@@ -67,6 +67,7 @@ pub use range::Urls;
 pub use reach::{Identity, Silence, Spoken, Way, identity};
 pub use retry::{Policy, Retrying};
 pub use switches::Switches;
+pub use whole::begins_with;
 pub use write::{
     Condition, CopyRequest, DIRECTORY_TYPE, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part,
     PartChecksum, PartCopy, PartsPage, PutRequest, SYMLINK_SIZE, Unfinished, Upload, UploadRequest, UploadsPage, Written,

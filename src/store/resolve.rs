@@ -7,8 +7,8 @@ use bytes::Bytes;
 use md5::{Digest, Md5};
 
 use super::retry::Doubt;
-use super::whole::Whole;
-use super::{CopyRequest, ETag, ErrorKind, Key, ObjectMeta, ObjectStore, Part, RangeRequest, Result, Upload, Written};
+use super::whole::read;
+use super::{CopyRequest, ETag, ErrorKind, Key, ObjectMeta, ObjectStore, Part, Result, Upload, Written};
 
 /// What the bucket shows of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub(super) async fn is_put(store: &dyn ObjectStore, key: &Key, body: &Bytes) -> 
         Some(crc64) => crc64.polynomial.of(body) == crc64.value,
         None if body.is_empty() || is_tag(&there.meta.etag, &hex::encode(Md5::digest(body))) => true,
         // A tag that is no MD5 (encrypted, or a store of its own kind) says nothing: what is there is read.
-        None => read(store, &there.meta).await? == *body,
+        None => read(store, &there.meta, there.meta.size).await? == *body,
     };
     Ok(Outcome::of(same, there.meta.etag))
 }
@@ -124,14 +124,6 @@ fn bare(etag: &ETag) -> &str {
 /// OSS writes its tags in capitals.
 fn is_tag(etag: &ETag, hex: &str) -> bool {
     bare(etag).eq_ignore_ascii_case(hex)
-}
-
-/// The content of an object no longer than what was just sent.
-async fn read(store: &dyn ObjectStore, meta: &ObjectMeta) -> Result<Vec<u8>> {
-    let mut whole = Whole::new(meta.size);
-    let request = RangeRequest { key: meta.key.clone(), range: 0..meta.size, etag: meta.etag.clone() };
-    store.get_range(&request, &mut whole).await?;
-    Ok(whole.content)
 }
 
 #[cfg(test)]

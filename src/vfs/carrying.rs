@@ -1,6 +1,7 @@
 //! Directories whose entries may have attributes in their metadata, which no listing shows. Each says so in the metadata of its marker: so a HEAD
-//! for a directory spares one for each of its entries. Nothing is written here. Invariant: what a store did not say is not remembered.
+//! for a directory spares one for each of its entries. Invariant: what a store did not say is not remembered.
 
+use bytes::Bytes;
 use futures::{StreamExt, stream};
 use tokio::time::Instant;
 
@@ -8,7 +9,7 @@ use super::OWN_DIRECTORY;
 use super::listing::Posix;
 use super::posix;
 use super::stat_cache::StatCache;
-use crate::store::{self, Details, ErrorKind, Headers, Key, ListPage, ObjectStore};
+use crate::store::{self, Condition, DIRECTORY_TYPE, Details, ErrorKind, Headers, Key, ListPage, ObjectStore, PutRequest};
 
 /// Metadata of the marker of a directory whose entries may have attributes.
 const MARK: &str = "windlass-entries";
@@ -46,6 +47,39 @@ pub(super) fn learn(cache: &StatCache, directory: &Key, marker: &store::Result<D
     };
     cache.learn_carries(directory, carries, asked);
     Ok(carries)
+}
+
+/// Marks `directory` as one whose entries may have attributes.
+///
+/// # Errors
+/// What the store said.
+pub(super) async fn mark(store: &dyn ObjectStore, cache: &StatCache, directory: &Key) -> store::Result<()> {
+    match mark_once(store, cache, directory).await {
+        // Another client has made the marker meanwhile, or changed it.
+        Err(error) if error.kind == ErrorKind::Replaced => mark_once(store, cache, directory).await,
+        marked => marked,
+    }
+}
+
+async fn mark_once(store: &dyn ObjectStore, cache: &StatCache, directory: &Key) -> store::Result<()> {
+    let asked = Instant::now();
+    let marker = marker_of(directory);
+    let details = store.details_to_keep(&marker).await;
+    if learn(cache, directory, &details, asked)? {
+        return Ok(());
+    }
+    match details {
+        Ok(details) => {
+            let headers = marked(details.headers);
+            store::copy_object(store, &details.meta, &marker, Some(headers), &Condition::Any).await?;
+        }
+        Err(_) => {
+            let headers = marked(Headers { content_type: Some(DIRECTORY_TYPE.into()), ..Headers::default() });
+            store.put(&PutRequest { key: marker, body: Bytes::new(), headers, condition: Condition::Absent }).await?;
+        }
+    }
+    cache.learn_carries(directory, true, Instant::now());
+    Ok(())
 }
 
 /// Whether entries of `directory` may have attributes.

@@ -25,6 +25,9 @@ const APPEND_ROUNDS: usize = 1000;
 /// The largest object of which all is fetched when a change of it begins that is to be saved also when another client replaces the object meanwhile.
 const SAVED_WHOLE: u64 = 8 << 20;
 
+/// The largest version that is compared with the beginning of its successor, which is fetched for that.
+const COMPARED: u64 = 16 << 20;
+
 /// The longest name of a file.
 const NAME_MAX: usize = 255;
 
@@ -96,9 +99,15 @@ impl Edits {
                 Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
                 Ok(_) | Err(_) => break,
             };
-            // Who has read what was there before goes by that.
-            if file.was_read() || self.names.versions.being_read(file.ino).is_some() {
-                break;
+            // Programs that have read the version before go on in this one.
+            let read = file.was_read().then(|| file.committed()).flatten().or_else(|| self.names.versions.being_read(file.ino));
+            if let Some(read) = &read {
+                match self.goes_on(read, &details.meta).await {
+                    Ok(true) => {}
+                    Err(error) if error.kind == ErrorKind::Replaced => continue,
+                    Err(error) => return Err(error.into()),
+                    Ok(false) => break,
+                }
             }
             if !file.content.append_to(from, details.meta.clone(), details.headers).await? {
                 break;
@@ -106,7 +115,10 @@ impl Edits {
             self.writer.metrics().appended_again.add(1);
             file.on_appended_to(&details.meta);
             // The kernel may have pages of what was there before.
-            self.files.on_given_up(file.ino).await;
+            match read {
+                Some(_) => self.files.on_longer(file.ino).await,
+                None => self.files.on_given_up(file.ino).await,
+            }
             let committed = match self.bring_whole(&file.content, details.meta.size).await {
                 Ok(()) => self.commit_once(file).await,
                 Err(error) => Err(error),
@@ -117,6 +129,15 @@ impl Edits {
             };
         }
         Err(error)
+    }
+
+    /// Whether `there`, which another client has written, begins with all of `read`, so that programs that have read that find the same bytes at the
+    /// same offsets: true for what was only appended to.
+    ///
+    /// # Errors
+    /// What the store answered, [`ErrorKind::Replaced`] when there is another version by now.
+    pub(super) async fn goes_on(&self, read: &ObjectMeta, there: &ObjectMeta) -> store::Result<bool> {
+        Ok(read.size <= COMPARED && (read.etag == there.etag || store::begins_with(&*self.store, there, read).await?))
     }
 
     /// Fetches the first `size` bytes of `content`, those of the object that is edited, where a version that takes its place shall not take them along.

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::dirty_files::{Alteration, DirtyFile, Fate};
 use super::drain::Lost;
 use super::files::{Files, HandleId, Opened};
+use super::flight::Flights;
 use super::lookup::Names;
 use super::open_file::OpenFile;
 use super::opening::Access;
@@ -36,6 +37,8 @@ pub struct Edits {
     left: AtomicBool,
     /// What was let go since then without being in the store.
     pub(super) lost: Mutex<Vec<Lost>>,
+    /// Directories that are being marked as those whose entries have attributes.
+    pub(super) marks: Flights<crate::store::Result<()>>,
     /// That a directory could not be marked as one whose entries have attributes was said.
     pub(super) cannot_mark: AtomicBool,
 }
@@ -90,6 +93,17 @@ pub enum Acknowledge {
 /// Whether a thread belongs to the process of another one; told by the edge of the kernel, where processes are known.
 pub type Tracked<'a> = &'a (dyn Fn(u32, u32) -> bool + Sync);
 
+/// What a change is meant for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BasedOn<'a> {
+    /// Whatever is there: a handle from before a restart, or a call without a handle.
+    Any,
+    /// The end of whatever is there (O_APPEND).
+    End,
+    /// The version that was current when the handle was opened, and when that was.
+    Version(&'a ObjectMeta, Instant),
+}
+
 /// Where a write goes; to be kept until it is done.
 enum Place {
     Offset(u64),
@@ -115,9 +129,13 @@ impl EditHandle {
         Self { ino, may_read, may_write, direct, appends, version, opened, refused, file, opened_by, wrote_by }
     }
 
-    /// The version that what is written through it is meant for, and when that was the current one. `None`: any, for appends and after a restart.
-    fn base(&self) -> Option<(&ObjectMeta, Instant)> {
-        self.version.as_ref().filter(|_| !self.appends).zip(self.opened)
+    /// What its writes are meant for.
+    fn based_on(&self) -> BasedOn<'_> {
+        match (&self.version, self.opened) {
+            _ if self.appends => BasedOn::End,
+            (Some(version), Some(opened)) => BasedOn::Version(version, opened),
+            _ => BasedOn::Any,
+        }
     }
 
     /// Returns the error of a write that was refused.
@@ -151,7 +169,7 @@ impl Edits {
     pub fn new(names: Arc<Names>, files: Arc<Files>, store: Arc<dyn ObjectStore>, writer: Writer) -> Arc<Self> {
         let (open, lost) = (RwLock::default(), Mutex::default());
         let [ending, left, cannot_mark] = [(); 3].map(|()| AtomicBool::new(false));
-        Arc::new(Self { names, files, store, writer, open, ending, left, lost, cannot_mark })
+        Arc::new(Self { names, files, store, writer, open, ending, left, lost, marks: Flights::default(), cannot_mark })
     }
 
     /// A write that is done at once. None: see [`write`](Self::write). Calls `sure` once it is certain to be done, which may be before the bytes are
@@ -454,7 +472,7 @@ impl Edits {
         edit.check_refused()?;
         let began = match &edit.version {
             Some(version) if self.names.is_removed(edit.ino) => self.begin_nameless(edit.ino, version).await,
-            _ => self.begin_edit(edit.ino, edit.base()).await,
+            _ => self.begin_edit(edit.ino, edit.based_on()).await,
         };
         let file = began.inspect_err(|error| self.on_refused(edit, error))?;
         Ok(Arc::clone(edit.file.get_or_init(|| file)))

@@ -23,7 +23,7 @@ use super::listing::FileFacts;
 use super::open_file::{OpenFile, Read, Version};
 use super::record::Told;
 use super::telling::{Changes, Telling};
-use super::versions::{Opening, Seen};
+use super::versions::{Opening, Seen, VersionState};
 use super::{Error, Inode, Names, Result};
 
 /// So many more files that had to be read again than were found in the kernel's pages are enough to believe that it has lost most, and as many
@@ -186,16 +186,45 @@ impl Files {
             let open = self.files_of(ino);
             // What was read of the dirty file is of this version, and may be in the kernel's pages.
             let state = versions.on_commit(ino, meta, !open.is_empty());
-            for file in open {
-                let mut version = file.version.lock();
-                version.object = Arc::new(self.reader.open_quietly(meta));
-                version.state = Arc::clone(&state);
-                version.modified = meta.modified;
-                version.has_returned = true;
-                version.in_pages = None;
-            }
+            self.move_all(open, meta, &state);
         }
         self.write_down_all(ino);
+    }
+
+    /// `ino` is longer by what another client has appended: the kernel's last page has zeros behind the old end. Not for a request that may hold a page.
+    pub(super) async fn on_longer(&self, ino: Inode) {
+        // Before the new end is known, or the zeros would be read.
+        self.drop_pages(ino).await;
+        self.on_given_up(ino).await;
+    }
+
+    /// Another client has made the version `meta` of `ino`, which begins with all of `read`, the version of its readers: they go on in the new one.
+    /// The store was asked at `learnt`. As [`on_longer`](Self::on_longer).
+    pub(super) async fn on_continued(&self, ino: Inode, read: &ObjectMeta, meta: &ObjectMeta, learnt: Instant) {
+        let is_moved = {
+            let mut versions = self.names.versions.lock();
+            let state = versions.on_continued(ino, read, meta, learnt);
+            if let Some(state) = &state {
+                self.move_all(self.files_of(ino), meta, state);
+            }
+            state.is_some()
+        };
+        if is_moved {
+            self.write_down_all(ino);
+            self.on_longer(ino).await;
+        }
+    }
+
+    /// All of `open` read `meta` from now on, for a caller that has the versions locked.
+    fn move_all(&self, open: Vec<Arc<OpenFile>>, meta: &ObjectMeta, state: &Arc<VersionState>) {
+        for file in open {
+            let mut version = file.version.lock();
+            version.object = Arc::new(self.reader.open_quietly(meta));
+            version.state = Arc::clone(state);
+            version.modified = meta.modified;
+            version.has_returned = true;
+            version.in_pages = None;
+        }
     }
 
     /// What was being written to `ino` is given up: the kernel is to drop what it has of it.

@@ -10,14 +10,17 @@ use tokio::time::Instant;
 
 use super::attr::Entry;
 use super::dirty_files::{Beginning, DirtyFile, Fate, Occupied};
-use super::edits::{Beginner, Caller, Edits};
+use super::edits::{BasedOn, Beginner, Caller, Edits};
 use super::fact::What;
 use super::files::Opened;
 use super::lookup::object_key;
 use super::own::NewAttributes;
 use super::versions::Seen;
 use super::{Error, Inode, Result};
-use crate::store::{ErrorKind, Headers, Key, ObjectMeta};
+use crate::store::{self, Details, ErrorKind, Headers, Key, ObjectMeta, Op};
+
+/// How often the beginning of an edit looks for a version that is not replaced while it is read.
+const ROUNDS: usize = 1000;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,12 +157,11 @@ impl Edits {
         }
     }
 
-    /// The dirty file of `ino`, begun as a change of the version that is there when there is none. `base` is the version that a handle was opened on, and
-    /// when. A handle of `ino` that may write is counted.
+    /// The dirty file of `ino`, begun as a change of the version that is there when there is none, for a handle that was opened on `based_on`. A handle of `ino` that may write is counted.
     ///
     /// # Errors
-    /// ESTALE when another client has replaced `base` since.
-    pub(super) async fn begin_edit(&self, ino: Inode, base: Option<(&ObjectMeta, Instant)>) -> Result<Arc<DirtyFile>> {
+    /// ESTALE when another client has replaced that since.
+    pub(super) async fn begin_edit(&self, ino: Inode, based_on: BasedOn<'_>) -> Result<Arc<DirtyFile>> {
         let (key, _shared) = self.share_name(|| self.names.node(ino).and_then(object_key)).await?;
         if let Some(file) = self.names.dirty.get(ino) {
             return Ok(file);
@@ -167,17 +169,7 @@ impl Edits {
         if self.names.inodes.lock().is_retired(ino) {
             return Err(Error::Unlinked);
         }
-        let asked = Instant::now();
-        let details = self.store.details_to_keep(&key).await.map_err(|error| match error.kind {
-            ErrorKind::NotFound => Error::Unlinked,
-            _ => error.into(),
-        })?;
-        // Before the version is seen, which an open handle would take over.
-        let is_replaced = base.is_some_and(|(base, opened)| self.is_replaced(ino, base, opened, &details.meta));
-        // Its readers, perhaps this handle among them, go by other bytes than those that would be changed.
-        if is_replaced || matches!(self.names.versions.lock().see(ino, &details.meta, asked), Seen::Retire) {
-            return Err(self.refuse(&key, base.map(|(base, _)| base), &details.meta));
-        }
+        let details = self.version_to_edit(ino, &key, based_on).await?;
         let content = self.writer.edit(details.meta.clone(), details.headers);
         self.bring_whole(&content, details.meta.size).await?;
         let (file, _) = self.insert(ino, key, content, Beginning::Edit, Some(details.meta))?;
@@ -191,6 +183,40 @@ impl Edits {
             return Err(Error::Unlinked);
         }
         Ok(file)
+    }
+
+    /// What is at `key` when a change of it begins, as [`begin_edit`](Self::begin_edit).
+    async fn version_to_edit(&self, ino: Inode, key: &Key, based_on: BasedOn<'_>) -> Result<Details> {
+        let base = if let BasedOn::Version(meta, opened) = based_on { Some((meta, opened)) } else { None };
+        for _ in 0..ROUNDS {
+            let asked = Instant::now();
+            let details = self.store.details_to_keep(key).await.map_err(|error| match error.kind {
+                ErrorKind::NotFound => Error::Unlinked,
+                _ => error.into(),
+            })?;
+            // Before the version is seen, which an open handle would take over.
+            if base.is_some_and(|(base, opened)| self.is_replaced(ino, base, opened, &details.meta)) {
+                return Err(self.refuse(key, base.map(|(base, _)| base), &details.meta));
+            }
+            if let Seen::Current(_) = self.names.versions.lock().see(ino, &details.meta, asked) {
+                return Ok(details);
+            }
+            // Programs, perhaps the one of this handle among them, have read other bytes than those that would be changed.
+            let read = self.names.versions.being_read(ino).filter(|_| matches!(based_on, BasedOn::End));
+            match read {
+                Some(read) => match self.goes_on(&read, &details.meta).await {
+                    Ok(true) => {
+                        self.files.on_continued(ino, &read, &details.meta, asked).await;
+                        return Ok(details);
+                    }
+                    Ok(false) => return Err(self.refuse(key, Some(&read), &details.meta)),
+                    Err(error) if error.kind == ErrorKind::Replaced => {}
+                    Err(error) => return Err(error.into()),
+                },
+                None => return Err(self.refuse(key, base.map(|(base, _)| base), &details.meta)),
+            }
+        }
+        Err(Error::Stale(store::Error::new(ErrorKind::Replaced, Op::Head, key, "the object was replaced again and again")))
     }
 
     /// The dirty file of `ino`, with nothing in it. A handle of `ino` that may write is counted.

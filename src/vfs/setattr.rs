@@ -5,25 +5,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::attr::Attr;
 use super::carrying;
 use super::changes::directory_of;
-use super::edits::Edits;
+use super::edits::{BasedOn, Edits};
 use super::fact::{Marker, What};
 use super::files::HandleId;
 use super::inodes::{Inode, Kind};
 use super::listing::{Extra, FileFacts, Posix};
 use super::lookup::{object_key, path_of};
-use super::namespace::is_replaced;
 use super::options::PosixAttributes;
 use super::own::NewAttributes;
 use super::rename::Held;
 use super::user_attributes::{NamedChange, UserAttributes};
 use super::{Error, Result, posix};
-use crate::store::{Condition, DIRECTORY_TYPE, Details, ErrorKind, Headers, Key, ObjectMeta, PutRequest, SYMLINK_SIZE};
+use crate::store::{Condition, Details, ErrorKind, Headers, Key, ObjectMeta, SYMLINK_SIZE};
 
 /// Bits of a mode (`inode(7)`).
 const SETUID: u16 = 0o4000;
@@ -75,7 +73,7 @@ impl Edits {
     }
 
     async fn set_size_of_opened(&self, ino: Inode, size: u64) -> Result<()> {
-        let file = if size == 0 { self.begin_empty(ino).await? } else { self.begin_edit(ino, None).await? };
+        let file = if size == 0 { self.begin_empty(ino).await? } else { self.begin_edit(ino, BasedOn::Any).await? };
         if size > 0 {
             self.truncate_file(&file, size).await?;
         }
@@ -209,37 +207,17 @@ impl Edits {
         if self.names.options.posix_attributes != PosixAttributes::Auto || self.names.cache.carries(directory.as_bytes()) == Some(true) {
             return;
         }
-        let marked = match self.mark(&directory).await {
-            // Another client has made the marker meanwhile, or changed it.
-            Err(error) if is_replaced(&error) => self.mark(&directory).await,
-            marked => marked,
-        };
+        // Of many files that are stored at the same time one marks the directory.
+        let marked = self.marks.join(&directory, || {
+            let (store, cache, directory) = (self.store.clone(), self.names.cache.clone(), directory.clone());
+            async move { carrying::mark(&*store, &cache, &directory).await }
+        });
+        let marked = marked.await;
         if let Err(error) = marked
             && !self.cannot_mark.swap(true, Relaxed)
         {
             tracing::warn!(%directory, %error, "other mounts need --posix-attributes=on to see mode, owner and times of what is in this directory");
         }
-    }
-
-    async fn mark(&self, directory: &Key) -> Result<()> {
-        let asked = Instant::now();
-        let marker = carrying::marker_of(directory);
-        let details = self.store.details_to_keep(&marker).await;
-        if carrying::learn(&self.names.cache, directory, &details, asked)? {
-            return Ok(());
-        }
-        match details {
-            Ok(details) => {
-                let headers = carrying::marked(details.headers);
-                crate::store::copy_object(&*self.store, &details.meta, &marker, Some(headers), &Condition::Any).await?;
-            }
-            Err(_) => {
-                let headers = carrying::marked(Headers { content_type: Some(DIRECTORY_TYPE.into()), ..Headers::default() });
-                self.store.put(&PutRequest { key: marker, body: Bytes::new(), headers, condition: Condition::Absent }).await?;
-            }
-        }
-        self.names.cache.learn_carries(directory, true, Instant::now());
-        Ok(())
     }
 
     /// A file that is open for changes is based on `after` from now on, which has the bytes of `before`.

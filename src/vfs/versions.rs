@@ -194,6 +194,14 @@ impl Known {
         self.publish(ino, meta.clone(), Instant::now(), is_read)
     }
 
+    /// Another client has made the version `meta` of `ino`, which begins with all of `read`; the store was asked at `learnt`. Returns the state that
+    /// all handles are moved to. None: `read` is not the current version any more.
+    pub fn on_continued(&mut self, ino: Inode, read: &ObjectMeta, meta: &ObjectMeta, learnt: Instant) -> Option<Arc<VersionState>> {
+        let known = self.current.get(&ino).filter(|known| known.meta.etag == read.etag && learnt >= known.learnt)?;
+        known.state.superseded.store(true, Ordering::SeqCst);
+        Some(self.publish(ino, meta.clone(), learnt, true))
+    }
+
     /// The kernel's pages of `ino` may hold bytes of no version.
     pub fn on_unproven(&mut self, ino: Inode) {
         self.clock += 1;

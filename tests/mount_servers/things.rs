@@ -50,6 +50,7 @@ pub const ALL: &[(&str, Test)] = &[
     ("refuse a write to a handle whose object was replaced", conflict_before_the_first_write),
     ("store beside it what is not stored for that (--conflict save)", conflict_saved),
     ("append from two mounts and keep every line", appends_of_two),
+    ("append from two mounts to what is read meanwhile", appends_beside_readers),
     ("rename from two mounts to one free name, and one wins", renames_of_two),
     ("see what another client removed", removed_by_another),
     ("an object and others below its name", object_above_others),
@@ -473,6 +474,49 @@ fn appends_of_two(place: &Place) {
     expected.sort();
     found.sort();
     assert_eq!(found, expected);
+}
+
+/// A program follows a file (`tail -f`) and another has it open as `a+` while two mounts append to it: they read on in each new version, and a version
+/// that does not begin with what they read refuses the append.
+fn appends_beside_readers(place: &Place) {
+    let mounts = [place.mount_again(&[]), place.mount_again(&[])];
+    let lines = |range: std::ops::Range<usize>| range.map(|n| format!("{n:04}\n")).collect::<String>();
+    // The last page of the kernel is not full.
+    let mut expected = lines(0..999);
+    given(place, "followed", expected.as_bytes());
+    let paths = mounts.each_ref().map(|mount| mount.join("followed"));
+    let reader = File::open(&paths[0]).expect("it can be opened");
+    let mut both = File::options().read(true).append(true).open(&paths[0]).expect("it can be opened");
+    let read = |file: &File, len: usize| {
+        let mut content = vec![0; len];
+        file.read_exact_at(&mut content, 0).map(|()| String::from_utf8_lossy(&content).into_owned())
+    };
+    assert_eq!(read(&reader, expected.len()).expect("it can be read"), expected);
+    let mut end = expected.len() as u64;
+    for n in (999..1029).step_by(3) {
+        let append = |mut file: &File, n: usize| {
+            file.write_all(lines(n..n + 1).as_bytes()).expect("it can be written");
+            file.sync_all().expect("it is appended to what is there");
+        };
+        let open = |mount: usize| File::options().append(true).open(&paths[mount]).expect("it can be opened");
+        let (here, there) = (open(0), open(1));
+        append(&there, n);
+        append(&here, n + 1);
+        assert_eq!(read(&both, 10).expect("it can be read"), expected[..10]);
+        append(&both, n + 2);
+        expected += &lines(n..n + 3);
+        stored(place, "followed", expected.as_bytes());
+        let mut more = vec![0; 2 * expected.len()];
+        let len = reader.read_at(&mut more, end).expect("it reads on");
+        assert_eq!(String::from_utf8_lossy(&more[..len]), expected[end as usize..], "{n}");
+        end += len as u64;
+        assert_eq!(read(&both, expected.len()).expect("it can be read"), expected);
+    }
+    let other = lines(5000..6100);
+    place.put("followed", other.as_bytes());
+    let appended = both.write_all(b"lost").and_then(|()| both.sync_all());
+    assert_eq!(appended.expect_err("it has other lines").raw_os_error(), Some(libc::ESTALE));
+    stored(place, "followed", other.as_bytes());
 }
 
 fn removed_by_another(place: &Place) {

@@ -25,7 +25,7 @@ pub struct VfsWorld {
     pub edits: Arc<Edits>,
     /// What the kernel would have been sent.
     pub notices: Arc<Mutex<Notices>>,
-    open: HashMap<usize, (HandleId, Inode)>,
+    pub open: HashMap<usize, (HandleId, Inode)>,
 }
 
 /// What the kernel would have been sent about inodes, in order.

@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::*;
-use crate::store::{Condition, Crc64, Details, Headers, ListPage, ListRequest, Op, PartsPage, Polynomial, RangeSink, StoreTime};
+use crate::store::{
+    Condition, Crc64, Details, Headers, ListPage, ListRequest, Op, PartsPage, Polynomial, RangeRequest, RangeSink, StoreTime,
+};
 
 /// A store with one object, which changes nothing.
 #[derive(Debug)]
