@@ -1,5 +1,5 @@
 //! The end of a mount that can be written to: nothing new is taken, and what was taken goes to the bucket. Invariants: it takes no longer than its
-//! limit; a file is stored with all that was acknowledged to its writer, or is named as lost; what of the lost is staged in a directory that outlives
+//! limit; a file is stored with all that was acknowledged to its writer, or is named as lost; a rename comes to its end, or is named; what of the lost is staged in a directory that outlives
 //! the mount stays there. Every later write, fsync and close of a lost file fails, also through the daemon that goes on with the mount.
 
 use std::collections::HashSet;
@@ -51,10 +51,12 @@ impl Edits {
             while storing.next().await.is_some() {}
             std::future::pending().await
         };
-        tokio::select! {
+        let lost = tokio::select! {
             lost = self.give_up_rest(began, time) => lost,
             lost = stores => lost,
-        }
+        };
+        self.end_renames(time.saturating_sub(began.elapsed())).await;
+        lost
     }
 
     /// Gives up what is not stored. Returns the files that are lost, also those from before.

@@ -37,6 +37,8 @@ pub struct Edits {
     left: AtomicBool,
     /// What was let go since then without being in the store.
     pub(super) lost: Mutex<Vec<Lost>>,
+    /// What is being renamed, from and to.
+    pub(super) renames: Mutex<Vec<(Key, Key)>>,
     /// Directories that are being marked as those whose entries have attributes.
     pub(super) marks: Flights<crate::store::Result<()>>,
     /// That a directory could not be marked as one whose entries have attributes was said.
@@ -169,7 +171,19 @@ impl Edits {
     pub fn new(names: Arc<Names>, files: Arc<Files>, store: Arc<dyn ObjectStore>, writer: Writer) -> Arc<Self> {
         let (open, lost) = (RwLock::default(), Mutex::default());
         let [ending, left, cannot_mark] = [(); 3].map(|()| AtomicBool::new(false));
-        Arc::new(Self { names, files, store, writer, open, ending, left, lost, marks: Flights::default(), cannot_mark })
+        Arc::new(Self {
+            names,
+            files,
+            store,
+            writer,
+            open,
+            ending,
+            left,
+            lost,
+            renames: Mutex::default(),
+            marks: Flights::default(),
+            cannot_mark,
+        })
     }
 
     /// A write that is done at once. None: see [`write`](Self::write). Calls `sure` once it is certain to be done, which may be before the bytes are

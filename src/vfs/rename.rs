@@ -6,13 +6,15 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures::{FutureExt, StreamExt, stream};
 use tokio::sync::OwnedMutexGuard;
+use tokio::time::Instant;
 
 use super::carrying;
 use super::changes::directory_of;
+use super::commit::LOOK;
 use super::dirty_files::DirtyFile;
 use super::edits::Edits;
 use super::fact::{Marker, What};
@@ -60,7 +62,37 @@ impl There {
     }
 }
 
+/// A rename that the end of the mount waits for: one that is cut off in the middle leaves objects under both names.
+struct UnderWay<'a>(&'a Edits, (Key, Key));
+
+impl<'a> UnderWay<'a> {
+    fn begin(edits: &'a Edits, from: &Key, to: &Key) -> Self {
+        let names = (from.clone(), to.clone());
+        edits.renames.lock().push(names.clone());
+        Self(edits, names)
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let mut renames = self.0.renames.lock();
+        // Both names are locked: there is no other like it.
+        renames.retain(|names| *names != self.1);
+    }
+}
+
 impl Edits {
+    /// Waits for what is being renamed, at most for `time`; what is not done by then is named in the log.
+    pub(super) async fn end_renames(&self, time: Duration) {
+        let began = Instant::now();
+        while !self.renames.lock().is_empty() && began.elapsed() < time {
+            tokio::time::sleep(LOOK).await;
+        }
+        for (from, to) in &*self.renames.lock() {
+            tracing::error!(%from, %to, "the mount ends in the middle of a rename: objects may be under both names, complete under each");
+        }
+    }
+
     /// The dirty file of the name `key`, held.
     ///
     /// # Errors
@@ -94,6 +126,7 @@ impl Edits {
                 break (from, to, locked);
             }
         };
+        let _under_way = UnderWay::begin(self, &from, &to);
         let target = if from == to { None } else { self.hold(&to).await? };
         let there = match &target {
             Some(held) => There::File(held.file.committed()),
@@ -113,12 +146,11 @@ impl Edits {
             return self.rename_dirty(held, &from, new_parent, &to, there.file()?, target).await;
         }
         let (_, fact) = self.fact(parent, name).await?;
-        let condition = if no_replace { Condition::Absent } else { Condition::Any };
         match fact.what {
             What::Absent => Err(Error::NotFound),
             What::File(facts) => {
                 there.file()?;
-                self.rename_file((&from, facts), new_parent, &to, &condition, target).await
+                self.rename_file((&from, facts), new_parent, &to, no_replace, target).await
             }
             What::Directory(_) => self.rename_directory(&from, new_parent, &to, &there).await,
         }
@@ -129,7 +161,7 @@ impl Edits {
         (from, facts): (&Key, FileFacts),
         parent: Inode,
         to: &Key,
-        condition: &Condition,
+        no_replace: bool,
         target: Option<Held>,
     ) -> Result<()> {
         let source = self.current(from, facts).await?;
@@ -138,10 +170,8 @@ impl Edits {
             _ => None,
         };
         self.mark_for_renamed(from, to).await;
-        let (source, written) = match condition {
-            Condition::Absent => self.copy_to_free_name(&source, to).await?,
-            _ => self.copy(&source, to, condition).await?,
-        };
+        let (source, written) =
+            if no_replace { self.copy_to_free_name(&source, to).await? } else { self.copy(&source, to, &Condition::Any).await? };
         let meta = ObjectMeta { key: to.clone(), size: source.size, etag: written, modified: source.modified };
         self.replace_target(target).await;
         let source_is_gone = match self.delete_source(&source).await {
@@ -221,11 +251,20 @@ impl Edits {
         let reserved = self.reserve(to).await?;
         let copied = self.copy(source, to, &Condition::Is(reserved.clone())).await;
         if copied.is_err()
-            && let Err(error) = self.store.delete_version(to, &reserved).await
+            && let Err(error) = self.give_back_name(to, &reserved).await
         {
             tracing::warn!(key = %to, %error, "a name that was reserved for a rename stays");
         }
         copied
+    }
+
+    /// Deletes the object `reserved`, unless another client has written there since: not every store compares the version of a DELETE (MinIO).
+    async fn give_back_name(&self, key: &Key, reserved: &store::ETag) -> store::Result<()> {
+        match self.store.head(key).await {
+            Ok(there) if there.etag == *reserved => self.store.delete_version(key, reserved).await,
+            Err(error) if error.kind != ErrorKind::NotFound => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     /// Makes a small object at `key` that no other client can have made.

@@ -22,6 +22,7 @@ pub fn trials() -> Vec<Trial> {
         trial("an_unmount_from_outside_ends_the_daemon_in_order", from_outside),
         trial("sigterm_under_load_unmounts_and_ends_in_order", under_load),
         trial("sigterm_while_the_mount_begins_leaves_nothing", at_once),
+        trial("sigterm_waits_for_a_rename_of_a_directory", while_renaming),
         trial("what_a_killed_daemon_leaves_is_named_and_cleared", killed),
         users::trial("with_auto_unmount_a_killed_daemon_leaves_nothing", &["fusermount3", "unshare"], killed_with_auto_unmount),
         trial("umount_says_who_keeps_a_mount_busy_and_can_detach_it", busy),
@@ -87,6 +88,35 @@ fn under_load() {
     assert!(!place.is_mounted());
     for reader in readers {
         assert!(reader.join().expect("a reader gets an error, not a signal") < 4 << 30);
+    }
+}
+
+/// The signal comes while a directory is renamed over a slow store, then again with a store that does not answer any more.
+fn while_renaming() {
+    const FILES: usize = 100;
+    for is_silent in [false, true] {
+        let server = S3Server::start();
+        (0..FILES).for_each(|n| drop(server.put(&format!("old/{n}"), format!("content {n}"))));
+        let slow = if is_silent { Duration::from_secs(3600) } else { Duration::from_millis(300) };
+        server.fault(Fault::new(Effect::Delay(slow)).kind(Kind::Copy));
+        let mut mount = Daemon::new(&server).arg("--drain-timeout", "3s").start();
+        let (from, to) = (mount.join("old"), mount.join("new"));
+        let rename = std::thread::spawn(move || std::fs::rename(from, to));
+        assert!(server.wait_for(|requests| requests.iter().any(|request| request.kind == Kind::Copy)), "it begins");
+        mount.signal(Signal::TERM);
+        mount.wait();
+        assert!(!mount.is_mounted());
+        let renamed = rename.join().expect("it gets an answer");
+        let is_there = |directory: &str, n: usize| {
+            server.stored(&format!("{directory}/{n}")).is_some_and(|(content, _)| content == format!("content {n}"))
+        };
+        if is_silent {
+            assert!(renamed.is_err());
+            assert!((0..FILES).all(|n| is_there("old", n)), "nothing is lost");
+            assert!(mount.log().contains("the mount ends in the middle of a rename"), "{}", mount.log());
+        } else {
+            assert!((0..FILES).all(|n| is_there("new", n) && !is_there("old", n)), "it comes to its end");
+        }
     }
 }
 
