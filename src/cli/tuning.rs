@@ -105,7 +105,13 @@ fn words(plan: &Plan, what: &str, files: Option<u16>, parallel: Parallel, most: 
     };
     let product = plan.memory_bytes().saturating_mul(files.unwrap_or(1).into());
     let held = if product > most.as_u64() { format!(", held to {most}") } else { String::new() };
-    format!("plan: {what}, {formula} = {}{held} of memory", HumanBytes(product))
+    let fewer = match parallel {
+        Parallel::Fixed(asked) if requests < usize::from(asked) && (requests as u64) < plan.parts => {
+            format!(" (not {asked} requests: --max-memory is {most})")
+        }
+        Parallel::Fixed(_) | Parallel::Auto => String::new(),
+    };
+    format!("plan: {what}, {formula} = {}{held} of memory{fewer}", HumanBytes(product))
 }
 
 #[cfg(test)]
@@ -122,5 +128,7 @@ mod tests {
         let upload = Plan { beside: 1, requests: 3, buffer_bytes: 16 << 20, ..plan };
         let sent = "plan: 1 GiB, 3 requests and 1 beside x 16.00 MiB = 64.00 MiB of memory";
         assert_eq!(said(&upload, None, Parallel::Fixed(3)), sent);
+        assert_eq!(said(&upload, None, Parallel::Fixed(16)), format!("{sent} (not 16 requests: --max-memory is 512MiB)"));
+        assert_eq!(said(&Plan { parts: 3, ..upload }, None, Parallel::Fixed(16)), sent, "there are no more parts");
     }
 }

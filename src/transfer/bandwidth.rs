@@ -18,9 +18,10 @@ const SLICES: u64 = 4;
 /// A request costs about as much as so many bytes.
 const LEAST_SLICE: u64 = 64 << 10;
 
-/// How often room for more bytes is made.
-const TICK: Duration = Duration::from_millis(10);
-const TICKS: u64 = 100;
+/// How often room for more bytes is made. A tick comes about a millisecond late, and with it all that follow: ticks of 10 ms gave 0.88 of what was asked
+/// for.
+const TICK: Duration = Duration::from_millis(100);
+const TICKS: u64 = 10;
 
 /// The limit of a process.
 #[derive(Debug)]
@@ -153,6 +154,6 @@ mod tests {
         let began = Instant::now();
         bandwidth.take(1_000_000).await;
         // One tick is there.
-        assert_eq!(began.elapsed(), Duration::from_millis(990));
+        assert_eq!(began.elapsed(), Duration::from_millis(900));
     }
 }

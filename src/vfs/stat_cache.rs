@@ -9,6 +9,7 @@ mod patch;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use moka::policy::EvictionPolicy;
@@ -44,6 +45,8 @@ pub struct StatCache {
     readdir_optimize: bool,
     /// In which directories only a HEAD tells attributes.
     carrying: Carrying,
+    /// That a directory has more entries than are kept was said.
+    told_too_large: Arc<AtomicBool>,
 }
 
 impl StatCache {
@@ -64,6 +67,7 @@ impl StatCache {
             }),
             readdir_optimize: options.readdir_optimize,
             carrying: Carrying::new(options.posix_attributes, size),
+            told_too_large: Arc::default(),
         }
     }
 
@@ -212,6 +216,14 @@ impl StatCache {
         let expiries = self.expiries.read();
         if !expiries.cover_listing(directory.as_bytes(), listing.learnt) {
             self.listings.insert(directory, listing);
+        }
+    }
+
+    /// `directory` was listed and has more entries than are kept. Said once for each mount.
+    pub fn on_too_large(&self, directory: &Key, entries: u64) {
+        if self.is_enabled() && !self.told_too_large.swap(true, Ordering::Relaxed) {
+            let size = self.size;
+            tracing::warn!(%directory, entries, "listed again at each ls: it has more entries than --stat-cache-size={size}");
         }
     }
 

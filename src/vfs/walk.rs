@@ -194,6 +194,9 @@ impl Walk {
         let (listing, turn) = {
             let mut state = self.state.lock();
             let turn = state.on_merged(Page { entries, learnt, carries }, self.cache.size(), token, merge);
+            if is_complete && state.dropped > 0 {
+                self.cache.on_too_large(&self.directory, state.dropped + state.kept as u64);
+            }
             ((is_complete && state.dropped == 0).then(|| state.listing(learnt)), turn)
         };
         if let Some(listing) = listing {
