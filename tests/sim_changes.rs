@@ -11,11 +11,11 @@ use futures::future::join_all;
 use proptest::prelude::*;
 use tokio::time::{Instant, sleep};
 use windlass::store::memory::{Latency, Memory, Plan};
-use windlass::store::{Key, Op};
-use windlass::vfs::{Access, Caller, Edits, Error, Files, Inode, Names, NewAttributes, PosixAttributes, SetAttributes};
+use windlass::store::{Key, ObjectStore, Op};
+use windlass::vfs::{Access, Caller, Edits, Error, Files, Inode, Names, NewAttributes, Options, PosixAttributes, SetAttributes};
 use windlass::writer;
 
-use support::model::{How, World};
+use support::model::{How, Node, World};
 use support::vfs_world::VfsWorld;
 
 const RTT: Duration = Duration::from_millis(20);
@@ -287,4 +287,42 @@ proptest! {
             assert_eq!(list(names, directory).await, fresh(&store, "d").await);
         });
     }
+}
+
+const AS_IT_IS: How = How { create: false, exclusive: false, truncate: false };
+
+/// A mount whose names have the `options`, over a store with a file.
+fn bench_with(options: Options) -> (Memory, VfsWorld) {
+    let store = Memory::new(Plan { first_byte: Latency::Fixed(RTT), ..Plan::default() });
+    store.put("f", "first");
+    let names = |store: Arc<dyn ObjectStore>| Names::new(store, options);
+    let world = VfsWorld::over(Arc::new(store.clone()), writer::Options::default(), names);
+    (store, world)
+}
+
+#[test]
+fn close_to_open_shows_each_replacement_for_a_head_an_open() {
+    let (store, mut world) = bench_with(Options { close_to_open: true, stat_cache_ttl: Duration::from_secs(900), ..Options::default() });
+    for replacement in ["first", "the second", "third"] {
+        store.put("f", replacement);
+        world.open(0, "f", AS_IT_IS).expect("it is there");
+        assert_eq!(world.read(0, 0, 64).expect("it can be read"), replacement.as_bytes());
+        assert_eq!(world.stat("f"), Ok(Node::File(replacement.len() as u64)));
+        world.close(0).expect("nothing was written");
+    }
+    assert_eq!(store.count(Op::Head), 3);
+    // An open for reading alone is not answered from the cache either.
+    let ino = world.runtime.block_on(world.names.lookup(Inode::ROOT, b"f")).expect("it is there").attr.ino;
+    assert!(world.files.try_open(ino, false).is_none());
+}
+
+#[test]
+fn without_close_to_open_an_open_asks_for_nothing_that_is_known() {
+    let (store, mut world) = bench_with(Options::default());
+    world.open(0, "f", AS_IT_IS).expect("it is there");
+    store.put("f", "the second");
+    world.open(1, "f", AS_IT_IS).expect("it is there");
+    assert_eq!((world.stat("f"), store.count(Op::Head)), (Ok(Node::File(5)), 0));
+    let ino = world.runtime.block_on(world.names.lookup(Inode::ROOT, b"f")).expect("it is there").attr.ino;
+    assert!(world.files.try_open(ino, false).is_some());
 }

@@ -87,6 +87,7 @@ impl Values {
             stat_cache_size: self.count("stat-cache-size").unwrap_or_default(),
             stat_cache_ttl: self.time("stat-cache-ttl"),
             negative_ttl: self.time("negative-ttl"),
+            close_to_open: self.flag("close-to-open"),
             readdir_optimize: self.flag("readdir-optimize"),
             posix_attributes: match self.flag_or_auto("posix-attributes") {
                 Some(true) => vfs::PosixAttributes::On,

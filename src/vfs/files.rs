@@ -73,9 +73,12 @@ impl Files {
         })
     }
 
-    /// Opens without waiting when the object's facts are cached and the kernel need not be told of a change. `direct`:
+    /// Opens without waiting when the object's facts are cached and may be used, and the kernel need not be told of a change. `direct`:
     /// past the kernel's pages.
     pub fn try_open(&self, ino: Inode, direct: bool) -> Option<Result<Opened>> {
+        if self.names.options.close_to_open {
+            return None;
+        }
         let (meta, learnt) = self.names.file(ino)?;
         if self.names.versions.is_other(ino, &meta.etag) || self.names.is_removed(ino) {
             return None;
@@ -104,7 +107,7 @@ impl Files {
     /// What `open` makes of the version that the name has now; none: older bytes are still being read from this inode.
     async fn opening(&self, ino: Inode, open: impl FnOnce(&ObjectMeta, Instant) -> Option<Opening>) -> Result<Opening> {
         let known = self.known_size(ino);
-        let (meta, learnt) = self.names.fresh_object(ino).await?;
+        let (meta, learnt) = self.names.object_to_open(ino).await?;
         if self.names.is_removed(ino) {
             // Looked at after the facts: they may be of the file that has the name now, and the kernel goes by the size of this one.
             return Err(Error::Retired);

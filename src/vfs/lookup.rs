@@ -272,7 +272,7 @@ impl Names {
         }
     }
 
-    /// The object behind `ino`, for open: as the cache has it, else as a HEAD tells; and when the store was asked.
+    /// The object behind `ino`: as the cache has it, else as a HEAD tells; and when the store was asked.
     ///
     /// # Errors
     /// [`Error::IsADirectory`], [`Error::NotFound`] when it is gone, otherwise why the store could not say.
@@ -285,6 +285,15 @@ impl Names {
             file_in(self.probe.object(&key, None).await?, key)
         })
         .await
+    }
+
+    /// The object behind `ino` that an open reads, and when the store returned it. With `close_to_open` it comes from a HEAD: the GET that
+    /// follows would notice another version too, but only after the kernel has used the size.
+    ///
+    /// # Errors
+    /// As [`fresh_object`](Self::fresh_object).
+    pub(super) async fn object_to_open(&self, ino: Inode) -> Result<(ObjectMeta, Instant)> {
+        if self.options.close_to_open { self.refresh(ino).await } else { self.fresh_object(ino).await }
     }
 
     /// The object behind `ino` as it is now, and when the store was asked: for a handle that noticed that it was replaced.

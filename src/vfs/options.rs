@@ -38,6 +38,8 @@ pub struct Options {
     pub stat_cache_ttl: Duration,
     /// How long absence is believed.
     pub negative_ttl: Duration,
+    /// Each open asks the store which version the file has.
+    pub close_to_open: bool,
     /// Take attributes from the listing; off: one HEAD per entry.
     pub readdir_optimize: bool,
     /// Owner, mode and times in the metadata of objects.
@@ -65,6 +67,7 @@ impl Default for Options {
             stat_cache_size: 100_000,
             stat_cache_ttl: Duration::from_secs(60),
             negative_ttl: Duration::from_secs(1),
+            close_to_open: false,
             readdir_optimize: true,
             posix_attributes: PosixAttributes::Off,
             rename_limit: 100_000,

@@ -124,7 +124,7 @@ pub(super) const OSSFS2: [(&str, Words); 6] = [
             "set_mime_for_rename_dst",
         ],
     ),
-    (ANYWAY, &["readdirplus", "close_to_open", "use_list_obj_v2"]),
+    (ANYWAY, &["readdirplus", "use_list_obj_v2"]),
     (FILES, &["metrics_top"]),
     (
         TUNING,

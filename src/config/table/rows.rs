@@ -331,6 +331,14 @@ pub static OPTIONS: &[Spec] = &[
         ..NAMES
     },
     Spec {
+        name: "close-to-open",
+        kind: Kind::Flag,
+        default: Some("false"),
+        ossfs: Some("true"),
+        help: "Ask the store at each open which version a file has, for a HEAD each: what another client has closed before is read",
+        ..NAMES
+    },
+    Spec {
         name: "readdir-optimize",
         kind: Kind::Flag,
         default: Some("true"),
