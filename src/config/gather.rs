@@ -274,10 +274,11 @@ impl Values {
     }
 
     pub(super) fn mode(&self, name: &str) -> u16 {
-        match self.get(name) {
-            Some((Value::Mode(bits), _)) => *bits,
-            _ => unreachable!("every mode has a default"),
-        }
+        self.mode_if_set(name).expect("every other mode has a default")
+    }
+
+    pub(super) fn mode_if_set(&self, name: &str) -> Option<u16> {
+        self.get(name).and_then(|(value, _)| if let Value::Mode(bits) = value { Some(*bits) } else { None })
     }
 
     /// Text, a path or a secret.

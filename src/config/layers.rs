@@ -105,6 +105,8 @@ impl Values {
             file_mode: self.mode("file-mode"),
             dir_mode: self.mode("dir-mode"),
             umask: self.mode("umask"),
+            root_mode: self.mode_if_set("root-mode"),
+            forced: vfs::Forced { uid: self.flag("force-uid"), gid: self.flag("force-gid"), mode: self.flag("force-mode") },
             ..vfs::Options::default()
         }
     }

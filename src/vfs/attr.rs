@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::inodes::{Inode, Kind};
+use super::options::Forced;
 use super::{Options, fact::Marker, listing::FileFacts};
 
 /// Permissions of a symbolic link: nobody looks at them (`path_resolution(7)`).
@@ -70,6 +71,25 @@ impl Attr {
             nlink: 1,
         }
     }
+
+    /// Replaces what the options force, whatever is kept or was set.
+    pub(super) fn impose(&mut self, options: &Options) {
+        let Forced { uid, gid, mode } = options.forced;
+        if uid {
+            self.uid = options.uid;
+        }
+        if gid {
+            self.gid = options.gid;
+        }
+        let own = match self.kind {
+            Kind::Directory => options.root_mode.filter(|_| self.ino == Inode::ROOT).or(mode.then_some(options.dir_mode)),
+            Kind::File => mode.then_some(options.file_mode),
+            Kind::Symlink => None,
+        };
+        if let Some(own) = own {
+            self.perm = own & !options.umask;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -85,5 +105,33 @@ mod tests {
         assert_eq!((file.perm, file.nlink, file.size, file.uid, file.gid), (0o640, 1, 3, 7, 8));
         let directory = Attr::directory(&options, Inode(9), None, SystemTime::UNIX_EPOCH);
         assert_eq!((directory.perm, directory.nlink, directory.kind), (0o750, 1, Kind::Directory));
+    }
+    #[test]
+    fn forced_attributes_replace_stored_ones_but_not_those_of_links() {
+        let stored = Attr {
+            ino: Inode(9),
+            kind: Kind::File,
+            size: 3,
+            modified: SystemTime::UNIX_EPOCH,
+            accessed: SystemTime::UNIX_EPOCH,
+            uid: 1000,
+            gid: 1001,
+            perm: 0o600,
+            nlink: 1,
+        };
+        let shown = |attr: &Attr, options: &Options| {
+            let mut attr = attr.clone();
+            attr.impose(options);
+            (attr.uid, attr.gid, attr.perm)
+        };
+        let options = Options { uid: 7, gid: 8, file_mode: 0o777, dir_mode: 0o777, umask: 0o022, ..Options::default() };
+        assert_eq!(shown(&stored, &options), (1000, 1001, 0o600));
+        let forced = Options { forced: Forced { uid: true, gid: false, mode: true }, ..options.clone() };
+        assert_eq!(shown(&stored, &forced), (7, 1001, 0o755));
+        assert_eq!(shown(&Attr { kind: Kind::Symlink, ..stored.clone() }, &forced), (7, 1001, 0o600));
+        let closed = Options { root_mode: Some(0o700), ..options };
+        let directory = Attr { kind: Kind::Directory, ..stored };
+        assert_eq!(shown(&directory, &closed).2, 0o600);
+        assert_eq!(shown(&Attr { ino: Inode::ROOT, ..directory }, &closed).2, 0o700);
     }
 }

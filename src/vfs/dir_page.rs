@@ -188,6 +188,7 @@ impl DirPage {
             Shown::Listed(file, ttl) => {
                 let mut attr = Attr::file(&self.names.options, ino, file);
                 self.names.own.apply_to_file(entry.path(), file, &mut attr);
+                attr.impose(&self.names.options);
                 Some(Entry { attr, ttl: *ttl })
             }
             Shown::Known(fact) => {

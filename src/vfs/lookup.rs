@@ -399,6 +399,7 @@ impl Names {
             What::Absent => return None,
         };
         self.own.apply(path, what, &mut attr);
+        attr.impose(&self.options);
         Some(attr)
     }
 

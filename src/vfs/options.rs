@@ -27,6 +27,14 @@ pub enum PosixAttributes {
     On,
 }
 
+/// Attributes that all files have from the options, also where the bucket keeps others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forced {
+    pub uid: bool,
+    pub gid: bool,
+    pub mode: bool,
+}
+
 /// Options of the name space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -56,6 +64,10 @@ pub struct Options {
     pub dir_mode: u16,
     /// Bits taken away from both.
     pub umask: u16,
+    /// Permission bits of the root of the mount, before `umask`; none: those of directories.
+    pub root_mode: Option<u16>,
+    /// Attributes that are not shown as the bucket keeps them, or as they were set.
+    pub forced: Forced,
     /// What type new objects say that they have.
     pub content_types: ContentTypes,
 }
@@ -77,6 +89,8 @@ impl Default for Options {
             file_mode: 0o644,
             dir_mode: 0o755,
             umask: 0,
+            root_mode: None,
+            forced: Forced::default(),
             content_types: ContentTypes::default(),
         }
     }

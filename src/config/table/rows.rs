@@ -501,6 +501,33 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec { name: "umask", kind: Kind::Mode, default: Some("0000"), help: "Permission bits taken away from both", ..MOUNT },
     Spec {
+        name: "root-mode",
+        kind: Kind::Mode,
+        help: "Permission bits of the mount point, before umask, also where the bucket keeps others; default: those of directories",
+        ..MOUNT
+    },
+    Spec {
+        name: "force-uid",
+        kind: Kind::Flag,
+        default: Some("false"),
+        help: "Show uid as the owner of every file, also where the bucket keeps another",
+        ..MOUNT
+    },
+    Spec {
+        name: "force-gid",
+        kind: Kind::Flag,
+        default: Some("false"),
+        help: "Show gid as the group of every file, also where the bucket keeps another",
+        ..MOUNT
+    },
+    Spec {
+        name: "force-mode",
+        kind: Kind::Flag,
+        default: Some("false"),
+        help: "Show file-mode and dir-mode, less umask, for every file and directory, also where the bucket keeps others",
+        ..MOUNT
+    },
+    Spec {
         name: "on-sigterm",
         kind: Kind::Choice(&["drain", "ignore"]),
         default: Some("drain"),
