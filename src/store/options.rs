@@ -72,6 +72,9 @@ impl std::fmt::Debug for StaticKeys {
     }
 }
 
+/// In place of the name of a role: the one that the instance has.
+pub const ANY_ROLE: &str = "auto";
+
 /// Where credentials may come from; without any of these the dialect's own chain is asked (environment, profile,
 /// web identity, container, instance role).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,7 +89,7 @@ pub struct CredentialOptions {
     pub key_files: Option<KeyFiles>,
     /// A command that prints credentials as JSON.
     pub process: Option<String>,
-    /// Name of the ECS RAM role (OSS) to take from the metadata service.
+    /// Role of the instance (ECS, EC2) whose credentials the metadata service gives out: its name, or [`ANY_ROLE`].
     pub ram_role: Option<String>,
     /// A role that a projected token stands for.
     pub web_identity: Option<WebIdentity>,

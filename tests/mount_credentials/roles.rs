@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use crate::clouds::{Cloud, OBJECT};
 use crate::readers::Readers;
 use crate::support::mounts::{Daemon, Mount, trial};
-use crate::support::sts::{Minted, Question, TokenService};
+use crate::support::sts::{Minted, Question, ROLE_OF_EC2, TokenService};
 use crate::tokens::{HOUR, ROLE, Token, give, give_then};
 
 pub fn trials() -> Vec<Trial> {
@@ -16,6 +16,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_role_of_a_token_assumes_another_on_oss", second_role_of_oss),
         trial("a_role_of_a_profile_assumes_another_on_s3", second_role_of_s3),
         trial("the_role_of_an_instance_signs_and_its_keys_are_replaced_ahead_of_time", instance),
+        trial("the_role_of_an_instance_signs_on_s3_under_its_name_and_without", instance_of_s3),
     ]
 }
 
@@ -87,6 +88,21 @@ fn second_role_of_s3() {
     let expected = [asked("AssumeRoleWithWebIdentity", ROLE, "jwt"), asked("AssumeRole", SECOND, &token_of("STSfirst"))];
     assert_eq!(sts.asked(), expected);
     only_signed(&cloud, &mount, &["STSsecond"]);
+}
+
+/// The keys of the environment are not asked: they are those that the store does not know.
+fn instance_of_s3() {
+    for role in [ROLE_OF_EC2, "auto"] {
+        let (cloud, sts) = (Cloud::s3(), TokenService::start());
+        give(&sts, &cloud, ROLE_OF_EC2, "STSec2", HOUR);
+        let daemon: Daemon<'static> = cloud.daemon().arg("--ram-role", role).env("AWS_EC2_METADATA_SERVICE_ENDPOINT", sts.url());
+        let daemon = daemon.env("AWS_EC2_METADATA_DISABLED", "false");
+        let mount = daemon.env("AWS_ACCESS_KEY_ID", "other").env("AWS_SECRET_ACCESS_KEY", "other").start();
+        let readers = Readers::start(&mount.join(OBJECT), cloud.size(), cloud.content());
+        readers.read_on();
+        readers.stop();
+        only_signed(&cloud, &mount, &["STSec2"]);
+    }
 }
 
 /// The last quarter of four seconds begins after three.

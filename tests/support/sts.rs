@@ -1,5 +1,5 @@
 //! Token services over loopback HTTP: STS of AWS (AssumeRoleWithWebIdentity, AssumeRole), STS of Alibaba Cloud (AssumeRoleWithOIDC, AssumeRole),
-//! the agent of EKS Pod Identity, and the metadata service of an ECS instance with a RAM role. They check the token that they are shown (of AssumeRole
+//! the agent of EKS Pod Identity, and the metadata services of an ECS instance with a RAM role and an EC2 instance with a role. They check the token that they are shown (of AssumeRole
 //! the one that belongs to the keys which ask, of the metadata service the name of the role), and give out keys for it. It runs on a thread of its own. Invariant: a token
 //! that the test has not announced gets a refusal.
 
@@ -141,7 +141,13 @@ impl State {
             // Who asks signs with keys of another role, and shows what belongs to them: AWS as a header, Alibaba Cloud as a field.
             ("AssumeRole", _) if authorization.is_empty() => field("SecurityToken"),
             ("AssumeRole", _) => header("x-amz-security-token"),
-            (_, Some("api/token")) => return reply(200, "text/plain", INSTANCE_TOKEN.into()),
+            (_, Some("api/token")) => {
+                let mut response = reply(200, "text/plain", INSTANCE_TOKEN.into());
+                response.headers_mut().insert("x-aws-ec2-metadata-token-ttl-seconds", http::HeaderValue::from_static("21600"));
+                return response;
+            }
+            (_, Some(EC2_ROLES)) if header(EC2_TOKEN) == INSTANCE_TOKEN => return reply(200, "text/plain", ROLE_OF_EC2.into()),
+            (_, Some(path)) if header(EC2_TOKEN) == INSTANCE_TOKEN => path.strip_prefix(EC2_ROLES).unwrap_or_default().to_owned(),
             (_, Some(path)) if header("x-aliyun-ecs-metadata-token") == INSTANCE_TOKEN => {
                 path.strip_prefix("meta-data/ram/security-credentials/").unwrap_or_default().to_owned()
             }
@@ -155,6 +161,9 @@ impl State {
             ("AssumeRoleWithWebIdentity", Some(minted)) => reply(200, "text/xml", aws(&action, &minted)),
             ("AssumeRole", Some(minted)) if authorization.is_empty() => reply(200, "application/json", aliyun(&minted)),
             ("AssumeRole", Some(minted)) => reply(200, "text/xml", aws(&action, &minted)),
+            ("", Some(minted)) if of_instance.is_some_and(|path| path.starts_with(EC2_ROLES)) => {
+                reply(200, "application/json", ec2(&minted))
+            }
             ("", Some(minted)) if of_instance.is_some() => reply(200, "application/json", instance(&minted)),
             ("AssumeRoleWithWebIdentity", None) => reply(400, "text/xml", AWS_REFUSAL.into()),
             ("AssumeRoleWithOIDC", Some(minted)) => reply(200, "application/json", aliyun(&minted)),
@@ -186,6 +195,20 @@ fn end(minted: &Minted) -> String {
 
 /// What the metadata service gives to who asks for a token first (IMDSv2).
 const INSTANCE_TOKEN: &str = "token-of-the-instance";
+
+/// Where the metadata service of EC2 has roles, and the header that shows it the token.
+const EC2_ROLES: &str = "meta-data/iam/security-credentials/";
+const EC2_TOKEN: &str = "x-aws-ec2-metadata-token";
+
+/// The role that an instance of EC2 has.
+pub const ROLE_OF_EC2: &str = "role-of-ec2";
+
+fn ec2(minted: &Minted) -> String {
+    let (Minted { id, secret, token, .. }, end) = (minted, end(minted));
+    format!(
+        r#"{{"Code":"Success","LastUpdated":"2026-01-01T00:00:00Z","Type":"AWS-HMAC","AccessKeyId":"{id}","SecretAccessKey":"{secret}","Token":"{token}","Expiration":"{end}"}}"#
+    )
+}
 
 fn instance(minted: &Minted) -> String {
     let (Minted { id, secret, token, .. }, end) = (minted, end(minted));

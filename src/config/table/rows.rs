@@ -148,7 +148,11 @@ pub static OPTIONS: &[Spec] = &[
         ..ACCESS
     },
     Spec { name: "credential-process", help: "Command that prints credentials as JSON", ..ACCESS },
-    Spec { name: "ram-role", help: "ECS RAM role whose credentials the metadata service gives out (OSS)", ..ACCESS },
+    Spec {
+        name: "ram-role",
+        help: "Role of the instance whose credentials the metadata service gives out (ECS, EC2), or auto for the one that it has",
+        ..ACCESS
+    },
     Spec {
         name: "role-arn",
         aliases: &[same("rrsa_role_arn")],

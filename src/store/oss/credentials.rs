@@ -16,6 +16,7 @@ use reqsign_http_send_reqwest::ReqwestHttpSend;
 
 use super::process::Process;
 use crate::store::credentials::{KeyFile, Keys, Missing, Source};
+use crate::store::options::ANY_ROLE;
 use crate::store::{CredentialOptions, WebIdentity};
 
 /// The metadata service is one hop away or not there at all. Two of its requests may fail before a look-up gives up (the
@@ -192,7 +193,9 @@ fn named(options: &CredentialOptions, bucket: &str, near: &Context, far: &Contex
     }
     if let Some(role) = &options.ram_role {
         let name = format!("the metadata service for the RAM role {role}");
-        places.push(provider(name, near, EcsRamRoleCredentialProvider::new().with_role_name(role), Vec::new()));
+        let ecs = EcsRamRoleCredentialProvider::new();
+        let ecs = if role == ANY_ROLE { ecs } else { ecs.with_role_name(role) };
+        places.push(provider(name, near, ecs, Vec::new()));
     }
     if let Some(profile) = &options.profile {
         let far = far.clone().with_env(ProfileEnv { profile: profile.clone(), inner: env.clone() });

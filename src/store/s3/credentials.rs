@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use aws_config::credential_process::CredentialProcessProvider;
 use aws_config::default_provider::credentials::DefaultCredentialsChain;
-use aws_config::imds;
+use aws_config::imds::{self, credentials::ImdsCredentialsProvider};
 use aws_config::profile::ProfileFileCredentialsProvider;
 use aws_config::provider_config::ProviderConfig;
 use aws_config::web_identity_token::{StaticConfiguration, WebIdentityTokenCredentialsProvider};
@@ -17,6 +17,7 @@ use aws_types::region::Region;
 
 use super::failure;
 use crate::store::credentials::{KeyFile, Keys, Missing, Source, own_variables};
+use crate::store::options::ANY_ROLE;
 use crate::store::{CredentialOptions, WebIdentity};
 
 /// Outside a cloud nothing answers at the metadata address, and a mount without credentials must fail within seconds.
@@ -31,9 +32,6 @@ pub(super) fn metadata_client() -> imds::Client {
 /// The source that `options` name, or the SDK's chain: environment, profile, web identity, container, instance. An option that S3 has no
 /// use for is an error.
 pub(super) fn source(options: &CredentialOptions, bucket: &str, region: &Region) -> Result<Box<dyn Source>, String> {
-    if options.ram_role.is_some() {
-        return Err("ram-role is for OSS; an S3 instance role is found without an option".into());
-    }
     if let Some(keys) = options.keys.clone() {
         let from = "the configuration (file or environment of windlass)".into();
         return Ok(Box::new(Keys { id: keys.id, secret: keys.secret, token: keys.token, expires: None, from }));
@@ -46,6 +44,8 @@ pub(super) fn source(options: &CredentialOptions, bucket: &str, region: &Region)
     }
     let link = if let Some(command) = &options.process {
         Link::Process(command.clone())
+    } else if let Some(role) = &options.ram_role {
+        Link::Instance(role.clone())
     } else if let Some(profile) = &options.profile {
         Link::Profile(profile.clone())
     } else if let Some(identity) = &options.web_identity {
@@ -96,6 +96,8 @@ struct Sdk {
 enum Link {
     Process(String),
     Profile(String),
+    /// The role of the instance: its name, or `auto`.
+    Instance(String),
     WebIdentity(StaticConfiguration),
     Chain,
 }
@@ -111,6 +113,11 @@ impl Sdk {
             Link::Process(command) => CredentialProcessProvider::new(without_own_variables(command)).provide_credentials().await,
             Link::Profile(profile) => {
                 let provider = ProfileFileCredentialsProvider::builder().configure(&self.here()).profile_name(profile);
+                provider.build().provide_credentials().await
+            }
+            Link::Instance(role) => {
+                let provider = ImdsCredentialsProvider::builder().configure(&self.here()).imds_client(metadata_client());
+                let provider = if role == ANY_ROLE { provider } else { provider.profile(role) };
                 provider.build().provide_credentials().await
             }
             Link::WebIdentity(role) => {
@@ -129,6 +136,7 @@ impl Sdk {
         match &self.link {
             Link::Process(_) => "the credential process".into(),
             Link::Profile(profile) => format!("the profile {profile}"),
+            Link::Instance(role) => format!("the instance's role {role} (metadata service)"),
             Link::WebIdentity(role) => format!("the role {}", role.role_arn),
             Link::Chain => link_of_chain(found),
         }
@@ -168,7 +176,7 @@ impl Source for Sdk {
         let profiles = [at_home("AWS_SHARED_CREDENTIALS_FILE", "credentials"), at_home("AWS_CONFIG_FILE", "config")];
         let tokens = [named("AWS_WEB_IDENTITY_TOKEN_FILE"), named("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")];
         match &self.link {
-            Link::Process(_) => Vec::new(),
+            Link::Process(_) | Link::Instance(_) => Vec::new(),
             Link::Profile(_) => profiles.into_iter().flatten().collect(),
             Link::WebIdentity(role) => vec![role.web_identity_token_file.clone()],
             Link::Chain => profiles.into_iter().chain(tokens).flatten().collect(),
