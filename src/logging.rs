@@ -28,7 +28,7 @@ pub struct Options {
     /// A level (`error` to `trace`) or a tracing filter such as `windlass::reader=debug,warn`.
     pub level: String,
     pub format: Format,
-    /// File to append to; none: stderr in the foreground, syslog as a daemon.
+    /// File to append to, or `/dev/log` for syslog; none: stderr in the foreground, syslog as a daemon.
     pub file: Option<PathBuf>,
 }
 
@@ -74,9 +74,12 @@ static LOG: OnceLock<Log> = OnceLock::new();
 const TALKATIVE: [&str; 9] =
     ["aws_sigv4", "aws_smithy_runtime", "aws_smithy_http", "aws_config", "aws_runtime", "reqsign", "reqwest", "hyper", "h2"];
 
+/// The socket of syslog, which as the name of a log file stands for syslog.
+const SYSLOG: &str = "/dev/log";
+
 /// Whether anybody would read what a daemon writes to syslog.
 pub fn has_syslog() -> bool {
-    std::path::Path::new("/dev/log").exists()
+    std::path::Path::new(SYSLOG).exists()
 }
 
 /// Whether a text is a level or a filter.
@@ -121,6 +124,14 @@ pub fn set_level(level: &str) -> Result<(), Error> {
     Ok(())
 }
 
+fn to_syslog(options: &Options, filter: EnvFilter) {
+    let syslog = syslog_tracing::Syslog::new(c"windlass", syslog_tracing::Options::LOG_PID, syslog_tracing::Facility::Daemon);
+    // It can be taken once in a process; a second start of the log in the same process keeps the first.
+    if let Some(syslog) = syslog {
+        install(&options.level, filter, options.format, syslog, Look { color: false, time: false });
+    }
+}
+
 /// Starts the log of the process.
 ///
 /// # Errors
@@ -128,6 +139,7 @@ pub fn set_level(level: &str) -> Result<(), Error> {
 pub fn init(options: &Options, attachment: Attachment) -> Result<(), Error> {
     let filter = filter(&options.level).map_err(|e| Error::Level(options.level.clone(), e.to_string()))?;
     match (&options.file, attachment) {
+        (Some(path), _) if path.as_os_str() == SYSLOG => to_syslog(options, filter),
         (Some(path), _) => {
             // As other daemons do: the directory of a log is nobody's to prepare. If it fails, opening says why.
             let _ = path.parent().map(std::fs::create_dir_all);
@@ -139,13 +151,7 @@ pub fn init(options: &Options, attachment: Attachment) -> Result<(), Error> {
             let look = Look { color: std::io::stderr().is_terminal(), time: true };
             install(&options.level, filter, options.format, std::io::stderr, look);
         }
-        (None, Attachment::Daemon) => {
-            let syslog = syslog_tracing::Syslog::new(c"windlass", syslog_tracing::Options::LOG_PID, syslog_tracing::Facility::Daemon);
-            // It can be taken once in a process; a second start of the log in the same process keeps the first.
-            if let Some(syslog) = syslog {
-                install(&options.level, filter, options.format, syslog, Look { color: false, time: false });
-            }
-        }
+        (None, Attachment::Daemon) => to_syslog(options, filter),
     }
     Ok(())
 }

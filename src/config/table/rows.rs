@@ -579,7 +579,7 @@ pub static OPTIONS: &[Spec] = &[
             Alias { word: "log_dir", rule: Rule::FileIn("windlass.log") },
             Alias { word: "log_directory", rule: Rule::FileIn("windlass.log") },
         ],
-        help: "File to append to. Default: stderr in the foreground, syslog as a daemon",
+        help: "File to append to, or /dev/log for syslog. Default: stderr in the foreground, syslog as a daemon",
         ..LOG
     },
     Spec {
