@@ -215,9 +215,12 @@ fn detach(notes: &[String], has_log: bool) -> Result<(), Failure> {
 /// What is missing may come later; everything else must be right.
 fn print_config(values: &mut Values, input: &Input) -> Result<(), Failure> {
     match Settings::from_values(values, &input.environment) {
-        Ok(_) | Err(config::Error::Missing(_)) => super::print(values.to_toml().as_bytes()),
-        Err(error) => Err(error.into()),
+        Ok(_) | Err(config::Error::Missing(_)) => {}
+        Err(error) => return Err(error.into()),
     }
+    // As comments: the text can be used as a file.
+    let notes: String = values.notes.iter().map(|note| format!("# note: {note}\n")).collect();
+    super::print(format!("{notes}{}", values.to_toml()).as_bytes())
 }
 
 /// Mounts and serves, in this process or in another one that is watched.
