@@ -307,6 +307,26 @@ fn the_command_line_of_ossfs_is_taken_with_its_defaults() {
 }
 
 #[test]
+fn the_command_line_of_s3fs_is_taken_with_its_defaults() {
+    let line =
+        ["data:/models", "/mnt/x", "-ourl=http://127.0.0.1:9000", "-o", "umask=022,endpoint=eu-west-1,curldbg", "-d", "--print-config"];
+    let expected = [
+        "# note: option curldbg has no effect: it tunes the other program",
+        "source = \"s3://data/models\"",
+        "endpoint = \"http://127.0.0.1:9000\"  # -o url",
+        "region = \"eu-west-1\"  # -o endpoint",
+        "file-mode = \"0777\"  # -o umask",
+        "force-mode = true  # -o umask",
+        "stat-cache-ttl = \"900s\"  # default of s3fs",
+        "log-level = \"debug\"",
+        "foreground = false",
+    ];
+    under("s3fs", &line).shows(&expected);
+    windlass(&[&["mount", "--compat", "s3fs"], &line[..]].concat()).shows(&expected);
+    windlass(&["mount", "s3://data", "/mnt/x", "-o", "curldbg"]).refuses(&["curldbg", "--compat s3fs"]);
+}
+
+#[test]
 fn the_command_line_and_the_file_of_ossfs2_are_taken_with_its_defaults() {
     let dir = tempfile::tempdir().unwrap();
     let text = "# access\n--oss_endpoint=https://oss-cn-hangzhou.aliyuncs.com\n--oss_bucket=data\n--oss_bucket_prefix=a/b\n\

@@ -1,4 +1,4 @@
-//! Command lines that others have fixed: ossfs, ossfs2, mount-s3, and what mount(8) passes to its helpers. Takes words apart;
+//! Command lines that others have fixed: ossfs, ossfs2, s3fs, mount-s3, and what mount(8) passes to its helpers. Takes words apart;
 //! what they mean is decided where all options are read. Invariant: a command line that worked there is not refused
 //! for its form here.
 
@@ -9,7 +9,7 @@ use clap::CommandFactory;
 
 use super::mount::{Request, environment};
 use super::{Cli, Failure, mount, umount};
-use crate::config::{Input, Program, find, takes_value};
+use crate::config::{Input, Program, takes_value};
 
 /// Whether `windlass mount --compat PROGRAM ...` was typed, and then the rest as that program would see it.
 pub fn compat(args: &[OsString]) -> Result<Option<(Program, Vec<OsString>)>, Failure> {
@@ -25,11 +25,11 @@ pub fn compat(args: &[OsString]) -> Result<Option<(Program, Vec<OsString>)>, Fai
         None if at < rest.len() => rest.remove(at).to_string_lossy().into_owned(),
         None => String::new(),
     };
-    let program = Program::of(&name).ok_or_else(|| Failure::usage(format!("compat={name}: must be ossfs, ossfs2 or mountpoint")))?;
+    let program = Program::of(&name).ok_or_else(|| Failure::usage(format!("compat={name}: must be ossfs, ossfs2, s3fs or mountpoint")))?;
     Ok(Some((program, rest)))
 }
 
-/// Runs the command line of ossfs, ossfs2 or mount-s3.
+/// Runs the command line of ossfs, ossfs2, s3fs or mount-s3.
 pub fn run(program: Program, args: &[OsString]) -> Result<(), Failure> {
     let args = match args.first().and_then(|arg| arg.to_str()) {
         Some("mount") if program == Program::Ossfs2 => &args[1..],
@@ -118,6 +118,7 @@ fn parse(program: Program, args: &[OsString]) -> Result<Parsed, Failure> {
             "--help" | "-h" => return Ok(Parsed::Help),
             "--version" | "-V" => return Ok(Parsed::Version),
             "--print-config" => request.print_config = true,
+            _ if is_of_uploads(program, text) => return Err(uploads(text)),
             _ if text.starts_with("--") => {
                 let flag = long(program, &text[2..], &mut words)?;
                 request.input.flags.push(flag);
@@ -171,7 +172,7 @@ fn long(program: Program, text: &str, words: &mut Words<'_>) -> Result<(String, 
     }
     // Without `=` a switch would swallow the positional argument that follows it. Words without effect may be either,
     // and are written with `=` where they have a value.
-    let is_value = text == "config" || find(text).map_or_else(|| takes_value(program, text), |(spec, rule)| !rule.is_switch(spec));
+    let is_value = text == "config" || takes_value(program, text);
     let value = if is_value { Some(words.value(&format!("--{text}"), "")?) } else { None };
     Ok((text.to_owned(), value))
 }
@@ -188,6 +189,8 @@ fn short(program: Program, letters: &str, words: &mut Words<'_>, input: &mut Inp
                 set("log-directory", tail_of(&directory));
                 return Ok(());
             }
+            // libfuse stays in the foreground with -d, but s3fs and ossfs keep the first one to themselves.
+            'd' if matches!(program, Program::Ossfs | Program::S3fs) => set("log-level", "debug"),
             'd' => {
                 set("foreground", "true");
                 set("log-level", "debug");
@@ -203,15 +206,23 @@ fn short(program: Program, letters: &str, words: &mut Words<'_>, input: &mut Inp
                 set("config", tail_of(&file));
                 return Ok(());
             }
-            'u' if program == Program::Ossfs => {
-                return Err(Failure::usage(
-                    "-u (unfinished uploads) is a command of its own here: windlass mpu list SOURCE, windlass mpu abort SOURCE --older-than 24h",
-                ));
-            }
+            'u' if matches!(program, Program::Ossfs | Program::S3fs) => return Err(uploads("-u")),
             other => return Err(Failure::usage(format!("unknown option -{other}"))),
         }
     }
     Ok(())
+}
+
+/// Whether a word asks s3fs or ossfs for unfinished uploads instead of a mount.
+fn is_of_uploads(program: Program, text: &str) -> bool {
+    let name = text.split('=').next().unwrap_or(text);
+    matches!(program, Program::Ossfs | Program::S3fs) && matches!(name, "--incomplete-mpu-list" | "--incomplete-mpu-abort")
+}
+
+fn uploads(text: &str) -> Failure {
+    Failure::usage(format!(
+        "{text} (unfinished uploads) is a command of its own here: windlass mpu list SOURCE, windlass mpu abort SOURCE --older-than 24h"
+    ))
 }
 
 /// `-c=FILE` is taken for `-c FILE`.
@@ -295,6 +306,6 @@ mod tests {
             assert_eq!((program, rest), (Program::Ossfs, words("data /mnt")), "{line}");
         }
         assert!(compat(&words("mount data /mnt")).unwrap().is_none());
-        assert!(compat(&words("mount --compat s3fs data /mnt")).unwrap_err().message.contains("ossfs2"));
+        assert!(compat(&words("mount --compat goofys data /mnt")).unwrap_err().message.contains("ossfs2"));
     }
 }

@@ -72,6 +72,7 @@ pub struct Args {
 enum Compat {
     Ossfs,
     Ossfs2,
+    S3fs,
     Mountpoint,
 }
 
@@ -95,6 +96,7 @@ impl Args {
         let program = self.compat.map_or(Program::Native, |program| match program {
             Compat::Ossfs => Program::Ossfs,
             Compat::Ossfs2 => Program::Ossfs2,
+            Compat::S3fs => Program::S3fs,
             Compat::Mountpoint => Program::Mountpoint,
         });
         let input = Input { program, places, environment: environment(), flags, options: self.options, sloppy: false };

@@ -1,6 +1,8 @@
 //! From values to a bucket and how it is reached: the source, the options of the store, and what the variables of the stores' own tools say of it.
 //! The options of everything else are in `layers`. Invariant: what is said to windlass itself comes before what is said to those tools.
 
+use std::path::PathBuf;
+
 use super::gather::{Origin, Values};
 use super::source::{self, Source};
 use super::value::Value;
@@ -9,18 +11,65 @@ use crate::store::{
     self, ContentTypes, CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, UploadChecksum, WebIdentity,
 };
 
+/// How s3fs and ossfs ask for a key that a variable names.
+const KMS_WORDS: [&str; 2] = ["kmsid", "k"];
+
+/// Options that say where credentials come from.
+const CREDENTIALS: [&str; 8] =
+    ["access-key-id", "access-key-id-file", "passwd-file", "credential-process", "ram-role", "role-arn", "oidc-token-file", "profile"];
+
 impl Values {
     /// The bucket. What only the variables of the stores' own tools say of it is added to the values, with its origin.
     pub(super) fn take_source(&mut self, environment: &[(String, String)]) -> Result<Source, Error> {
         let source = self.source(environment)?;
         self.ask_environment_of(source.dialect, environment);
         self.default_signature();
+        self.take_keys_of_program(environment);
         Ok(source)
+    }
+
+    /// Takes credentials and the key of the encryption from where s3fs and ossfs look for them without an option: their own variables and, for
+    /// s3fs, its password files. These come after the variables and files of the AWS tools, and before the metadata service, which s3fs
+    /// does not use without an option.
+    fn take_keys_of_program(&mut self, environment: &[(String, String)]) {
+        let (vendor, is_s3fs) = match self.program {
+            Program::S3fs => ("AWS", true),
+            Program::Ossfs => ("OSS", false),
+            Program::Native | Program::Ossfs2 | Program::Mountpoint => return,
+        };
+        let own = |name: &str| variable(environment, &[&format!("{vendor}{name}")]);
+        if self.text("sse").is_some_and(|text| KMS_WORDS.contains(&text.to_ascii_lowercase().as_str()))
+            && self.get("sse-key-id").is_none()
+            && let Some((name, key)) = own("SSEKMSID")
+        {
+            self.put("sse-key-id", Value::Text(key), Origin::Environment(name));
+        }
+        if CREDENTIALS.iter().any(|option| self.get(option).is_some()) || self.text("signature").as_deref() == Some("none") {
+            return;
+        }
+        if let (Some((id_name, id)), Some((secret_name, secret))) = (own("ACCESSKEYID"), own("SECRETACCESSKEY")) {
+            self.put("access-key-id", Value::Text(id), Origin::Environment(id_name));
+            self.put("access-key-secret", Value::Secret(secret), Origin::Environment(secret_name));
+            if let Some((name, token)) = own("SESSIONTOKEN") {
+                self.put("session-token", Value::Secret(token), Origin::Environment(name));
+            }
+        } else if is_s3fs && variable(environment, &["AWS_ACCESS_KEY_ID"]).is_none() {
+            let home = variable(environment, &["HOME"]).map(|(_, home)| PathBuf::from(home));
+            if home.as_ref().is_some_and(|home| home.join(".aws/credentials").exists()) {
+                return;
+            }
+            let mut files = home.map(|home| home.join(".passwd-s3fs")).into_iter().chain([PathBuf::from("/etc/passwd-s3fs")]);
+            if let Some(path) = files.find(|path| path.exists()).and_then(|path| path.into_os_string().into_string().ok()) {
+                self.put("passwd-file", Value::Text(path), Origin::DefaultOf(self.program));
+            }
+        }
     }
 
     fn source(&self, environment: &[(String, String)]) -> Result<Source, Error> {
         let text = match (self.text("source"), self.text("bucket")) {
             (Some(source), _) => source,
+            // As an option of ossfs and s3fs it can have a path behind a colon, as SOURCE can.
+            (None, Some(bucket)) if bucket.contains(':') && self.get("prefix").is_none() => bucket,
             (None, Some(bucket)) => format!("{bucket}:/{}", self.text("prefix").unwrap_or_default().trim_start_matches('/')),
             (None, None) => return Err(Error::Missing("SOURCE")),
         };
@@ -116,9 +165,16 @@ impl Values {
         let sse = match lower.as_str() {
             "on" | "true" | "1" | "aes256" => Sse::Aes256,
             "off" | "false" | "none" => Sse::None,
-            "kms" | "aws:kms" | "kmsid" => Sse::Kms,
+            "kms" | "aws:kms" => Sse::Kms,
+            word if KMS_WORDS.contains(&word) => Sse::Kms,
             _ if lower.starts_with("kmsid:") || lower.starts_with("k:") => Sse::Kms,
-            _ => return Err(self.refused("sse", text, "must be on (AES256), kms, kmsid:KEY or off".into())),
+            _ => {
+                return Err(self.refused(
+                    "sse",
+                    text,
+                    "must be on (AES256), kms, kmsid:KEY or off; keys of the client (SSE-C) are not supported".into(),
+                ));
+            }
         };
         let inside = text.split_once(':').filter(|_| lower.starts_with("kmsid:") || lower.starts_with("k:")).map(|(_, key)| key.to_owned());
         match (sse, inside.or(key)) {

@@ -1,51 +1,18 @@
-//! Words that are not options of ours: what mount(8), fstab and systemd put among the options, and options of ossfs,
-//! ossfs2 and Mountpoint that have nothing to set here, or ask for what cannot be done. Reads no values. Invariant: a
-//! word of this file is never a typo of an option of the table, so it can be taken without a suggestion.
+//! Words that are not options of windlass: what mount(8), fstab and systemd put among the options, and options of ossfs, ossfs2, s3fs and
+//! Mountpoint that set options of ours, have nothing to set here, or ask for what cannot be done. Invariant: a word without effect is never a
+//! typo of an option of the table, so it can be taken without a suggestion.
 
+mod translated;
 mod words;
 
-use words::{ADMINISTRATIVE, FUSE, KERNEL, MOUNTPOINT, MOUNTPOINT_VALUES, NOT_MOUNTPOINT, NOT_OSS, OSSFS, OSSFS2};
+pub use translated::{Translation, translated};
+use words::{
+    ADMINISTRATIVE, FUSE, KERNEL, MOUNTPOINT, MOUNTPOINT_VALUES, NOT_MOUNTPOINT, NOT_OSS, NOT_OSSFS, NOT_OSSFS2, NOT_S3FS, NOT_S3FS_FAMILY,
+    OSSFS, OSSFS2, Refusal, S3FS, S3FS_FAMILY,
+};
 
-/// Whose command line is being read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Program {
-    /// windlass itself.
-    #[default]
-    Native,
-    /// ossfs, version 1.
-    Ossfs,
-    /// ossfs, version 2.
-    Ossfs2,
-    /// Mountpoint for Amazon S3.
-    Mountpoint,
-}
-
-impl Program {
-    /// Its name, where it is not ours.
-    pub fn name(self) -> Option<&'static str> {
-        match self {
-            Self::Native => None,
-            Self::Ossfs => Some("ossfs"),
-            Self::Ossfs2 => Some("ossfs2"),
-            Self::Mountpoint => Some("mount-s3"),
-        }
-    }
-
-    /// Whether it mounts OSS and nothing else.
-    pub fn is_for_oss(self) -> bool {
-        matches!(self, Self::Ossfs | Self::Ossfs2)
-    }
-
-    /// The program of this name.
-    pub fn of(name: &str) -> Option<Self> {
-        match name {
-            "ossfs" => Some(Self::Ossfs),
-            "ossfs2" => Some(Self::Ossfs2),
-            "mount-s3" | "mountpoint" => Some(Self::Mountpoint),
-            _ => None,
-        }
-    }
-}
+use super::program::Program;
+use super::{table, value};
 
 /// What a word of mount(8) asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,69 +38,81 @@ pub fn mount_word(word: &str) -> Option<MountWord> {
     }
 }
 
+type Reasons = &'static [(&'static str, &'static [&'static str])];
+
+fn reasons(program: Program) -> [Reasons; 2] {
+    match program {
+        Program::Native => [&[], &[]],
+        Program::Ossfs => [&S3FS_FAMILY, &OSSFS],
+        Program::Ossfs2 => [&OSSFS2, &[]],
+        Program::S3fs => [&S3FS_FAMILY, &S3FS],
+        Program::Mountpoint => [&MOUNTPOINT, &[]],
+    }
+}
+
+fn refusals(program: Program) -> [&'static [Refusal]; 3] {
+    match program {
+        Program::Native => [&[], &[], &[]],
+        Program::Ossfs => [&NOT_S3FS_FAMILY, &NOT_OSSFS, &NOT_OSS],
+        Program::Ossfs2 => [&NOT_OSSFS2, &NOT_OSS, &[]],
+        Program::S3fs => [&NOT_S3FS_FAMILY, &NOT_S3FS, &[]],
+        Program::Mountpoint => [&NOT_MOUNTPOINT, &[], &[]],
+    }
+}
+
 /// Why an option of another program changes nothing here.
 pub fn without_effect(program: Program, word: &str) -> Option<&'static str> {
-    let (own, other): (&[_], &[_]) = match program {
-        Program::Native => return None,
-        Program::Ossfs => (&OSSFS, &FUSE),
-        Program::Ossfs2 => (&OSSFS2, &FUSE),
-        Program::Mountpoint => (&MOUNTPOINT, &[]),
-    };
+    let of_fuse = || FUSE.iter().find(|(_, words)| words.contains(&word)).map(|(why, _)| *why);
+    let uses_libfuse = !matches!(program, Program::Native | Program::Mountpoint);
+    own_without_effect(program, word).or_else(|| if uses_libfuse { of_fuse() } else { None })
+}
+
+fn own_without_effect(program: Program, word: &str) -> Option<&'static str> {
     // Mountpoint's own spelling has hyphens.
     let plain = word.replace('-', "_");
-    own.iter().chain(other).find(|(_, words)| words.contains(&plain.as_str())).map(|(why, _)| *why)
+    let mut rows = reasons(program).into_iter().flatten();
+    rows.find(|(_, words)| words.contains(&plain.as_str())).map(|(why, _)| *why)
 }
 
-/// Whether a word that is no option of ours stands before its value.
+/// Whether `word` on the command line of `program` is followed by its value when there is no `=`.
 pub fn takes_value(program: Program, word: &str) -> bool {
-    program == Program::Mountpoint && MOUNTPOINT_VALUES.contains(&word.replace('-', "_").as_str())
+    if let Some(translation) = translated(program, word) {
+        return translation.sets().next().is_some_and(|(spec, rule)| !rule.is_switch(spec));
+    }
+    match table::find(word) {
+        Some((spec, rule)) => !rule.is_switch(spec),
+        None => program == Program::Mountpoint && MOUNTPOINT_VALUES.contains(&word.replace('-', "_").as_str()),
+    }
 }
 
-/// Why what an option of another program asks for cannot be done: to go on without it would be something else.
-pub fn refused(program: Program, word: &str) -> Option<&'static str> {
-    let list: &[_] = match program {
-        Program::Native => return None,
-        Program::Ossfs | Program::Ossfs2 => &NOT_OSS,
-        Program::Mountpoint => &NOT_MOUNTPOINT,
-    };
+/// What an option of another program that windlass cannot do asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// Nothing: its value is how that program says that it is off.
+    Nothing,
+    /// What cannot be done, for this reason: to go on without it would be something else.
+    Impossible(&'static str),
+}
+
+/// What `word` with the value `text` asks for, where it is an option of `program` that windlass cannot do.
+pub fn demand(program: Program, word: &str, text: Option<&str>) -> Option<Demand> {
+    let (why, off, _) = refusal(program, word)?;
+    // `auto_create_bucket=false` asks for nothing.
+    let is_off = text.is_some_and(|text| off.contains(&text) || value::flag(text) == Some(false));
+    Some(if is_off { Demand::Nothing } else { Demand::Impossible(why) })
+}
+
+/// Another program that has an option of this name, and windlass has none.
+pub fn program_with(word: &str) -> Option<Program> {
+    [Program::S3fs, Program::Ossfs, Program::Ossfs2, Program::Mountpoint].into_iter().find(|program| {
+        translated(*program, word).is_some() || own_without_effect(*program, word).is_some() || refusal(*program, word).is_some()
+    })
+}
+
+fn refusal(program: Program, word: &str) -> Option<&'static Refusal> {
     let plain = word.replace('-', "_");
-    list.iter().find(|(_, words)| words.contains(&plain.as_str())).map(|(why, _)| *why)
+    refusals(program).into_iter().flatten().find(|(_, _, words)| words.contains(&plain.as_str()))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::table;
-
-    #[test]
-    fn words_of_fstab_are_told_apart() {
-        for (word, means) in [
-            ("_netdev", Some(MountWord::Ignored)),
-            ("x-systemd.automount", Some(MountWord::Ignored)),
-            ("noexec", Some(MountWord::Kernel)),
-            ("remount", Some(MountWord::Remount)),
-            ("chunk-size", None),
-        ] {
-            assert_eq!(mount_word(word), means, "{word}");
-        }
-    }
-
-    #[test]
-    fn a_word_without_effect_is_not_at_the_same_time_an_option() {
-        let lists = OSSFS.iter().chain(&OSSFS2).chain(&FUSE).chain(&MOUNTPOINT).chain(&NOT_OSS).chain(&NOT_MOUNTPOINT);
-        let lists = lists.flat_map(|(_, words)| words.iter());
-        // The kernel's attribute timeout of ossfs and the metadata cache of ossfs2 share a word, and so do the file of types of ossfs and whether there
-        // are types here: what is said as another program is looked for in its list first.
-        for word in lists.filter(|word| !["attr_timeout", "mime"].contains(*word)).chain(&KERNEL).chain(&ADMINISTRATIVE) {
-            assert!(table::find(word).is_none(), "{word}");
-        }
-    }
-
-    #[test]
-    fn natively_nothing_is_silently_without_effect() {
-        assert_eq!(without_effect(Program::Native, "curldbg"), None);
-        assert!(without_effect(Program::Ossfs, "curldbg").is_some());
-        assert!(without_effect(Program::Mountpoint, "allow-delete").is_some());
-        assert!(refused(Program::Native, "dual-stack").is_none() && refused(Program::Mountpoint, "dual-stack").is_some());
-    }
-}
+mod tests;

@@ -8,9 +8,10 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::foreign::{self, MountWord, Program};
+use super::foreign::{self, Demand, MountWord, Translation};
+use super::program::Program;
 use super::table::{self, OPTIONS, Rule, Spec};
-use super::value::Value;
+use super::value::{Kind, Value};
 use super::{Error, file, value};
 use crate::started_in;
 use crate::units::ByteSize;
@@ -77,6 +78,8 @@ pub struct Values {
     /// What went on although it may surprise: one line each, for the log.
     pub notes: Vec<String>,
     set: BTreeMap<&'static str, (Value, Origin)>,
+    /// What weak words of another program ask for: it counts where nothing else is said.
+    weak: Vec<(&'static str, Value, Origin)>,
 }
 
 impl Values {
@@ -97,11 +100,14 @@ impl Values {
         }
         for (name, text) in options.iter().filter(|(name, _)| name != "config") {
             match values.take(name, text.as_deref(), Origin::Option(name.clone())) {
-                Err(Error::Unknown { .. }) if input.sloppy => values.notes.push(format!("unknown option {name} is ignored (-s)")),
+                Err(Error::Unknown { .. } | Error::OfAnother { .. }) if input.sloppy => {
+                    values.notes.push(format!("unknown option {name} is ignored (-s)"))
+                }
                 other => other?,
             }
         }
         values.take_places(&input.places)?;
+        values.take_weak();
         values.note_what_mountpoint_forbids(input);
         Ok(values)
     }
@@ -163,10 +169,22 @@ impl Values {
             _ => return Err(Error::Surplus(places[2].to_string_lossy().into_owned())),
         };
         for (name, place) in names.iter().zip(places) {
+            // ossfs2 is given a descriptor of its mount point together with the directory: --fuse_device_fd.
+            if *name == "mountpoint" && matches!(self.origin(name), Origin::Flag(_) | Origin::Option(_)) {
+                continue;
+            }
             let text = place.to_str().ok_or_else(|| Error::Conflict(format!("{name} {}: its name is not UTF-8", place.display())))?;
             self.take(name, Some(text), Origin::Argument)?;
         }
         Ok(())
+    }
+
+    fn take_weak(&mut self) {
+        for (name, value, origin) in std::mem::take(&mut self.weak) {
+            if matches!(self.origin(name), Origin::Default | Origin::DefaultOf(_)) {
+                self.put(name, value, origin);
+            }
+        }
     }
 
     /// Mountpoint removes and replaces nothing unless it is told that it may.
@@ -216,21 +234,42 @@ impl Values {
             Some(MountWord::Remount) => return Err(Error::Remount),
             None => {}
         }
+        if let Some(translation) = foreign::translated(self.program, word) {
+            return self.translate(translation, word, text, &origin);
+        }
         if let Some(why) = foreign::without_effect(self.program, word) {
             self.notes.push(format!("option {word} has no effect: {why}"));
             return Ok(());
         }
-        // `auto_create_bucket=false` asks for nothing.
-        if let Some(why) = foreign::refused(self.program, word).filter(|_| text.and_then(value::flag) != Some(false)) {
-            return Err(Error::Refused { word: word.to_owned(), why });
+        match foreign::demand(self.program, word, text) {
+            Some(Demand::Nothing) => return Ok(()),
+            Some(Demand::Impossible(why)) => return Err(Error::Refused { word: word.to_owned(), why }),
+            None => {}
         }
         let Some((spec, rule)) = table::find(word) else {
-            return Err(Error::Unknown { word: word.to_owned(), origin, nearest: table::nearest(word) });
+            return Err(match foreign::program_with(word).filter(|_| self.program == Program::Native) {
+                Some(program) => Error::OfAnother { word: word.to_owned(), origin, program },
+                None => Error::Unknown { word: word.to_owned(), origin, nearest: table::nearest(word) },
+            });
         };
         self.check_secret(spec, word, &origin)?;
-        let Some(text) = apply(rule, spec, text).map_err(|reason| refused(word, text, reason, &origin, spec))? else { return Ok(()) };
-        let value = spec.kind.parse(&text).map_err(|reason| refused(word, Some(&text), reason, &origin, spec))?;
-        self.set.insert(spec.name, (value, origin));
+        if let Some(value) = read(spec, rule, word, text, &origin)? {
+            self.set.insert(spec.name, (value, origin));
+        }
+        Ok(())
+    }
+
+    /// Takes a word of another program that sets options of ours.
+    fn translate(&mut self, translation: &Translation, word: &str, text: Option<&str>, origin: &Origin) -> Result<(), Error> {
+        for (spec, rule) in translation.sets() {
+            let Some(value) = read(spec, rule, word, text, origin)? else { return Ok(()) };
+            if translation.is_weak {
+                self.weak.push((spec.name, value, origin.clone()));
+            } else {
+                self.set.insert(spec.name, (value, origin.clone()));
+            }
+        }
+        self.notes.extend(translation.note.map(|note| format!("option {word}: {note}")));
         Ok(())
     }
 
@@ -291,6 +330,12 @@ impl Values {
     }
 }
 
+/// The value that `text` behind `word` is for the option `spec`; none: it sets nothing.
+fn read(spec: &Spec, rule: Rule, word: &str, text: Option<&str>, origin: &Origin) -> Result<Option<Value>, Error> {
+    let Some(said) = apply(rule, spec, text).map_err(|reason| refused(word, text, reason, origin, spec))? else { return Ok(None) };
+    spec.kind.parse(&said).map(Some).map_err(|reason| refused(word, Some(&said), reason, origin, spec))
+}
+
 fn refused(word: &str, text: Option<&str>, reason: String, origin: &Origin, spec: &Spec) -> Error {
     let shown = if spec.is_secret() { "********" } else { text.unwrap_or("") };
     Error::Value { word: word.to_owned(), text: shown.to_owned(), reason, origin: origin.clone() }
@@ -315,8 +360,17 @@ pub(super) fn apply(rule: Rule, spec: &Spec, text: Option<&str>) -> Result<Optio
             Some(words.iter().find(|(word, _)| word.eq_ignore_ascii_case(text)).map_or(text, |(_, ours)| ours).to_owned())
         }
         Rule::FileIn(_) if matches!(text, Some("/dev/stdout" | "/dev/stderr")) => text.map(str::to_owned),
+        // A word of ossfs2 for the log of the system.
+        Rule::FileIn(_) if text == Some("syslog") => Some("/dev/log".to_owned()),
         Rule::FileIn(name) => Some(format!("{}/{name}", needed()?.trim_end_matches('/'))),
         Rule::OrElse(value) => Some(text.unwrap_or(value).to_owned()),
+        Rule::Unless(values) => Some(needed()?).filter(|text| !values.contains(text)).map(str::to_owned),
+        Rule::Always(value) => Some(value.to_owned()),
+        Rule::Behind(start) => Some(format!("{start}{}", needed()?)),
+        Rule::Unmasked => {
+            let Value::Mode(masked) = Kind::Mode.parse(needed()?)? else { unreachable!("the kind parses modes") };
+            Some(format!("{:04o}", 0o777 & !masked))
+        }
     })
 }
 

@@ -10,6 +10,7 @@ mod layers;
 mod live;
 mod place;
 mod printed;
+mod program;
 mod reports;
 mod settings;
 mod source;
@@ -18,11 +19,12 @@ mod value;
 
 use std::path::PathBuf;
 
-pub use foreign::{Program, takes_value};
+pub use foreign::takes_value;
 pub use gather::{Input, Origin, Values};
 pub use layers::socket_directories;
 pub use live::change;
 pub use place::{Place, Preload};
+pub use program::Program;
 pub use reports::Reports;
 pub use settings::{MEMORY_SHARE, MountTarget, Settings};
 pub use source::Source;
@@ -34,6 +36,11 @@ pub use value::{Kind, NEVER, Value};
 pub enum Error {
     #[error("unknown option {word} ({origin}){}", .nearest.as_ref().map_or(String::new(), |near| format!(": did you mean {near}?")))]
     Unknown { word: String, origin: Origin, nearest: Option<String> },
+    #[error(
+        "{word} ({origin}) is an option of {0}: call windlass by that name, or with --compat {0}, to have its command line understood",
+        .program.name().unwrap_or_default()
+    )]
+    OfAnother { word: String, origin: Origin, program: Program },
     #[error("{word}={text} ({origin}): {reason}")]
     Value { word: String, text: String, reason: String, origin: Origin },
     #[error("{word} cannot be done: {why}")]

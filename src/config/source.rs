@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::Error;
-use super::foreign::Program;
+use super::program::Program;
 use crate::store::Dialect;
 
 /// A bucket, or a prefix of one.
@@ -54,7 +54,7 @@ impl Source {
 
 fn guess(text: &str, endpoint: Option<&str>, program: Program) -> Result<Dialect, Error> {
     let host = endpoint.map(host_of);
-    if program == Program::Mountpoint {
+    if program.is_for_s3() {
         Ok(Dialect::S3)
     } else if host.is_some_and(|host| host.ends_with(".aliyuncs.com")) || program.is_for_oss() {
         Ok(Dialect::Oss)

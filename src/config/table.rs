@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::foreign::Program;
+use super::program::Program;
 use super::value::Kind;
 use crate::units::ByteSize;
 
@@ -24,6 +24,8 @@ pub struct Spec {
     pub ossfs: Option<&'static str>,
     /// Default under the name of ossfs2, where it differs.
     pub ossfs2: Option<&'static str>,
+    /// Default under the name of s3fs, where it differs.
+    pub s3fs: Option<&'static str>,
     /// Default under the name of Mountpoint, where it differs.
     pub mountpoint: Option<&'static str>,
     /// Other spellings.
@@ -63,6 +65,14 @@ pub enum Rule {
     FileIn(&'static str),
     /// Without a value it means this one.
     OrElse(&'static str),
+    /// As it is, but these values set nothing: they are how another program writes that it is off.
+    Unless(&'static [&'static str]),
+    /// This value, whatever stands behind the word.
+    Always(&'static str),
+    /// The value behind this text.
+    Behind(&'static str),
+    /// The permission bits that an umask leaves.
+    Unmasked,
 }
 
 impl Rule {
@@ -70,6 +80,7 @@ impl Rule {
     pub fn is_switch(self, spec: &Spec) -> bool {
         match self {
             Self::Sets(_) | Self::Opposite | Self::OrElse(_) => true,
+            Self::Always(_) => false,
             _ => spec.kind.is_flag(),
         }
     }
@@ -92,6 +103,7 @@ impl Spec {
             Program::Native => None,
             Program::Ossfs => self.ossfs,
             Program::Ossfs2 => self.ossfs2,
+            Program::S3fs => self.s3fs,
             Program::Mountpoint => self.mountpoint,
         }
     }
@@ -163,7 +175,7 @@ mod tests {
     #[test]
     fn every_default_is_a_valid_value() {
         for spec in OPTIONS {
-            for text in [spec.default, spec.ossfs, spec.ossfs2, spec.mountpoint].into_iter().flatten() {
+            for text in [spec.default, spec.ossfs, spec.ossfs2, spec.s3fs, spec.mountpoint].into_iter().flatten() {
                 assert!(spec.kind.parse(text).is_ok(), "{} = {text}", spec.name);
             }
         }

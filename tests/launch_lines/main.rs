@@ -1,4 +1,4 @@
-//! Command lines and messages with which other people's drivers start ossfs, ossfs2 and mount-s3, unchanged, each named with the source it was
+//! Command lines and messages with which other people's drivers start ossfs, ossfs2, s3fs and mount-s3, unchanged, each named with the source it was
 //! taken from: what settings they come to, and that they mount and read, by the built program on a real /dev/fuse against servers of the tests.
 //! Invariant: no line is rewritten for us; only addresses and paths are those of the test.
 
@@ -15,9 +15,11 @@ mod ossfs;
 mod ossfs2;
 mod pod;
 mod proxy;
+mod s3fs;
 mod unknown;
 
 fn main() -> std::process::ExitCode {
-    let trials = [ossfs::trials(), ossfs2::trials(), mountpoint::trials(), proxy::trials(), pod::trials(), unknown::trials()];
+    let trials =
+        [ossfs::trials(), ossfs2::trials(), s3fs::trials(), mountpoint::trials(), proxy::trials(), pod::trials(), unknown::trials()];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

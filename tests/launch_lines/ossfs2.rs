@@ -107,6 +107,25 @@ const LINES: &[Line] = &[
         needs: Needs::Elsewhere,
         signature: "V1",
     },
+    Line {
+        name: "a_descriptor_and_a_disk_cache",
+        from: "pkg/mounter/proxy/server/ossfs2/driver.go (op.FuseFd), help.aliyun.com description-of-mount-options (2.0.8)",
+        program: "ossfs2",
+        words: "mount {at} --oss_endpoint={url} --oss_bucket=data --disk_data_cache_dir={dir}/cache --disk_data_cache_size=1073741824 \
+                --temp_dir={dir}/staging --close_to_open=true --prefetch_chunks=0 --metrics_port=0 --log_dir=syslog -f --fuse_device_fd=3",
+        environment: &[],
+        settings: &[
+            ("mountpoint", "/dev/fd/3"),
+            ("read-mode", "cached"),
+            ("spill-dir", "{dir}/cache"),
+            ("spill-max", "1GiB"),
+            ("close-to-open", "true"),
+            ("prefetch-chunks", "auto"),
+            ("log-file", "/dev/log"),
+        ],
+        needs: Needs::Elsewhere,
+        signature: "V1",
+    },
 ];
 
 pub fn trials() -> Vec<Trial> {

@@ -10,6 +10,7 @@ const ROW: Spec = Spec {
     default: None,
     ossfs: None,
     ossfs2: None,
+    s3fs: None,
     mountpoint: None,
     aliases: &[],
     has_flag: true,
@@ -243,7 +244,7 @@ pub static OPTIONS: &[Spec] = &[
         ossfs: Some("1024MiB"),
         aliases: &[
             unit("direct_read_prefetch_limit", "MiB"),
-            unit("total_mem_limit", "B"),
+            Alias { word: "total_mem_limit", rule: Rule::Words(&[("0", "auto")]) },
             unit("memory_target", "MiB"),
             unit("max_memory_target", "MiB"),
         ],
@@ -272,7 +273,7 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "spill-dir",
         kind: Kind::Path,
-        aliases: &[same("use_cache"), same("tmpdir"), same("disk_data_cache_dir"), same("temp_dir")],
+        aliases: &[Alias { word: "use_cache", rule: Rule::Unless(&[""]) }, same("tmpdir"), same("disk_data_cache_dir"), same("temp_dir")],
         help: "Directory for what is read in the modes cached and hybrid, and for staged writes; default for these: a private one below TMPDIR",
         ..DISK
     },
@@ -288,7 +289,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "ensure-diskfree",
         kind: DISK_FREE,
         default: Some("0"),
-        aliases: &[unit("temp_dir_free_bytes", "B")],
+        aliases: &[unit("temp_dir_free_bytes", "B"), unit("disk_available_space", "B")],
         help: "Keep this much of its file system free; a bare number counts in MiB",
         ..DISK
     },
@@ -313,6 +314,7 @@ pub static OPTIONS: &[Spec] = &[
         fixed: None,
         kind: ttl(),
         default: Some("60s"),
+        s3fs: Some("900s"),
         ossfs: Some("900s"),
         mountpoint: Some("1s"),
         aliases: &[same("stat_cache_expire"), same("attr_timeout"), Alias { word: "metadata_ttl", rule: TTLS }],
@@ -324,6 +326,7 @@ pub static OPTIONS: &[Spec] = &[
         fixed: None,
         kind: ttl(),
         default: Some("1s"),
+        s3fs: Some("0s"),
         ossfs2: Some("0s"),
         aliases: &[
             same("negative_timeout"),
@@ -339,6 +342,7 @@ pub static OPTIONS: &[Spec] = &[
         kind: Kind::Flag,
         default: Some("false"),
         ossfs: Some("true"),
+        s3fs: Some("true"),
         help: "Ask the store at each open which version a file has, for a HEAD each: what another client has closed before is read",
         ..NAMES
     },
@@ -346,6 +350,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "readdir-optimize",
         kind: Kind::Flag,
         default: Some("true"),
+        s3fs: Some("false"),
         ossfs: Some("false"),
         help: "Attributes from the listing; without it one HEAD for each entry",
         ..NAMES
@@ -354,6 +359,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "posix-attributes",
         kind: Kind::FlagOrAuto,
         default: Some("auto"),
+        s3fs: Some("true"),
         ossfs: Some("true"),
         help: "Keep mode, owner, mtime and atime in object metadata. auto: those that were set or that a listing would not show, and objects are asked for them only in directories that are marked as having some; true: with every object, for a HEAD each; false: for as long as the mount lives",
         ..NAMES
@@ -371,6 +377,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "retries",
         kind: count(0, 100),
         default: Some("10"),
+        s3fs: Some("5"),
         ossfs: Some("5"),
         help: "How often a failed request is sent again; not counted where the store asks to slow down, or is silent after it had answered: there --request-timeout ends it",
         ..REQUESTS
@@ -432,6 +439,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "upload-part-size",
         kind: PART_SIZE,
         default: Some("8MiB"),
+        s3fs: Some("10MiB"),
         ossfs: Some("10MiB"),
         aliases: &[unit("multipart_size", "MiB"), unit("upload_buffer_size", "B"), unit("part_size", "B"), unit("write_part_size", "B")],
         help: "Part size of uploads; it grows with the file so that 10,000 parts hold it",
@@ -441,9 +449,10 @@ pub static OPTIONS: &[Spec] = &[
         name: "upload-concurrency",
         kind: count_or_auto(1, 1024),
         default: Some("auto"),
+        s3fs: Some("5"),
         ossfs: Some("5"),
         ossfs2: Some("64"),
-        aliases: &[same("parallel_count")],
+        aliases: &[same("parallel_count"), same("parallel_upload")],
         help: "Parts of one file uploaded at once; auto: 8 to a store that is near, else 16, and up to 64 where the network holds more; of all files together at most 64, or as many as this",
         ..WRITE
     },
@@ -491,6 +500,8 @@ pub static OPTIONS: &[Spec] = &[
         name: "file-mode",
         kind: Kind::Mode,
         default: Some("0644"),
+        ossfs: Some("0640"),
+        s3fs: Some("0640"),
         ossfs2: Some("0777"),
         help: "Permission bits of files, before umask",
         ..MOUNT
@@ -499,6 +510,8 @@ pub static OPTIONS: &[Spec] = &[
         name: "dir-mode",
         kind: Kind::Mode,
         default: Some("0755"),
+        ossfs: Some("0750"),
+        s3fs: Some("0750"),
         ossfs2: Some("0777"),
         help: "Permission bits of directories, before umask",
         ..MOUNT
@@ -507,6 +520,9 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "root-mode",
         kind: Kind::Mode,
+        ossfs: Some("0777"),
+        s3fs: Some("0777"),
+        aliases: &[Alias { word: "mp_umask", rule: Rule::Unmasked }],
         help: "Permission bits of the mount point, before umask, also where the bucket keeps others; default: those of directories",
         ..MOUNT
     },
@@ -565,6 +581,7 @@ pub static OPTIONS: &[Spec] = &[
         name: "log-level",
         fixed: None,
         default: Some("info"),
+        s3fs: Some("error"),
         ossfs: Some("error"),
         aliases: &[Alias { word: "dbglevel", rule: LEVELS }],
         help: "error, warn, info, debug, trace, or a filter such as windlass::reader=debug,warn",
@@ -584,7 +601,7 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "metrics-listen",
-        aliases: &[same("metrics_port")],
+        aliases: &[Alias { word: "metrics_port", rule: Rule::Unless(&["0"]) }],
         help: "Where /metrics is served to Prometheus, and /healthz and /readyz to probes: ADDRESS:PORT, a port of 127.0.0.1, or unix:PATH",
         ..LOG
     },
