@@ -2,12 +2,14 @@
 //! log where it has no effect here.
 
 use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
 
 use libtest_mimic::Trial;
 
 use super::oss::{Needs, World, refusal};
 use super::place::{soon, wait};
-use super::support::mounts::trial;
+use super::support::mounts::{trial, trial_as_root};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -16,6 +18,7 @@ pub fn trials() -> Vec<Trial> {
             Ok(())
         }),
         trial("what_has_no_effect_is_named_in_the_log", noted),
+        trial_as_root("a_log_directory_named_syslog_is_the_socket_of_syslog", to_syslog),
     ]
 }
 
@@ -54,4 +57,29 @@ fn noted() {
     for word in ["metrics_top", "mime", "use_wtf8"] {
         assert!(log.contains(&format!("option {word} has no effect")), "{word}: {log}");
     }
+}
+
+/// In a mount namespace with a /dev of its own, whose syslog is a socket of the test.
+fn to_syslog() {
+    let world = World::new(Needs::Key);
+    let socket = UnixDatagram::bind(world.place.beside("log")).expect("the place is empty");
+    let link = world.place.beside("ossfs2");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_windlass"), &link).expect("it is ours");
+    let device = "mount -t tmpfs none /dev && mknod /dev/fuse c 10 229 && ln -s \"$1\" /dev/log && shift && exec \"$@\"";
+    let words = "mount {at} -c {dir}/passwd-ossfs2 --oss_endpoint={url} --oss_bucket=data --fuse_threads=8 --log_dir=syslog -f";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", device, "sh"]).args([&world.place.beside("log"), &link]).args(world.words(words));
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it is installed");
+    let mut lines = Vec::new();
+    let mut buffer = [0; 4096];
+    socket.set_nonblocking(true).expect("it is a socket");
+    let has_note = |lines: &[String]| lines.iter().any(|line| line.contains("option fuse_threads has no effect"));
+    let noted = soon(|| {
+        lines.extend(socket.recv(&mut buffer).map(|len| String::from_utf8_lossy(&buffer[..len]).into_owned()));
+        has_note(&lines) || child.try_wait().is_ok_and(|ended| ended.is_some())
+    });
+    // Its mount is gone with its namespace.
+    let _ = child.kill();
+    let _ = child.wait();
+    assert!(noted && has_note(&lines), "{lines:?}");
 }
