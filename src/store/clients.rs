@@ -28,7 +28,7 @@ pub(super) fn client_builder(options: &Options, metrics: &Arc<Metrics>) -> reqwe
     let builder = if endpoint::goes_through_proxy(options.endpoint.as_deref()) { builder } else { builder.no_proxy() };
     builder
         .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
-        // Redirects are followed in `range`, where it is known which headers may go along.
+        // `redirect` decides about them, which knows which headers may go along.
         .redirect(reqwest::redirect::Policy::none())
         .referer(false)
         .retry(reqwest::retry::never())

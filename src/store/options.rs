@@ -134,7 +134,7 @@ pub struct Options {
     pub path_style: Option<bool>,
     pub signature: Signature,
     pub credentials: CredentialOptions,
-    /// Hosts besides the endpoints that may see our signature when a data GET is redirected to them: `host`, `host:port`, or `.domain`.
+    /// Hosts besides the endpoints to which requests may be redirected, with signature and data: `host`, `host:port`, or `.domain`.
     pub redirect_hosts: Vec<String>,
     /// From where connections leave, in turns; none: as the routing table says.
     pub exits: Vec<Exit>,

@@ -1,18 +1,20 @@
 //! One LIST request, from a signed URL to a page. Both dialects use it; they only differ in how they sign and in how they take
 //! a refusal. It does not retry. Invariant: the next page's token is told early only out of an answer that is a success.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use reqwest::Response;
 use tokio::time::timeout;
 
 use super::answer;
 use super::leave::Clients;
 use super::listing::{self, ListingError, Tokens};
-use super::signing::SignedGet;
+use super::redirect::{self, AllowList, Course, Target};
+use super::signing::{SignGet, SignedGet};
 use super::{Error, ErrorKind, Key, ListPage, Op, Options, Result, Tell};
-use crate::metrics::Attempt;
+use crate::metrics::{Attempt, Metrics, RequestKind};
 
 /// A page of 1000 keys of 1 KiB, each byte percent-encoded, is below 4 MiB; what is longer is no listing.
 const BODY_LIMIT: usize = 16 << 20;
@@ -40,18 +42,38 @@ pub(super) struct PageClient {
     answer_timeout: Duration,
     stall_timeout: Duration,
     tokens: Tokens,
+    allowed: AllowList,
+    metrics: Arc<Metrics>,
 }
 
 impl PageClient {
     /// `http` comes from [`clients`](super::clients::clients).
-    pub fn new(http: Clients, options: &Options, tokens: Tokens) -> Self {
+    pub fn new(http: Clients, options: &Options, tokens: Tokens, metrics: Arc<Metrics>) -> Self {
         let Options { answer_timeout, stall_timeout, .. } = *options;
-        Self { http, answer_timeout, stall_timeout, tokens }
+        Self { http, answer_timeout, stall_timeout, tokens, allowed: AllowList::new(&options.redirect_hosts), metrics }
     }
 
-    /// Sends `signed`, which is counted as `attempt`, and reads the answer; `tell` gets the next page's token as soon as it has arrived.
-    pub async fn get(&self, signed: SignedGet, prefix: &Key, mut attempt: Attempt, tell: &Tell<'_>) -> Result<Answered> {
-        let answered = self.ask(signed, prefix, &mut attempt, tell).await;
+    /// Sends `signed`, which `signer` made, to the endpoint and after its redirects, and reads the answer; `tell` gets the next page's token as
+    /// soon as it has arrived.
+    pub async fn get(&self, signer: &dyn SignGet, signed: &SignedGet, prefix: &Key, tell: &Tell<'_>) -> Result<Answered> {
+        let mut course = Course::new(&self.allowed, &Method::GET, signed);
+        let mut target = Target { url: signed.url.clone(), headers: signed.headers.clone() };
+        loop {
+            let answered = self.attempt(target.clone(), prefix, tell).await?;
+            let Answered::Refused(status, headers, _) = &answered else { return Ok(answered) };
+            let onward = course.next(&target.url, *status, headers);
+            let Some(onward) = onward.map_err(|refused| refused.into_error(Op::List, prefix, *status))? else { return Ok(answered) };
+            let headers = match onward.is_signed {
+                true => signer.sign_redirected(Op::List, signed, prefix, &onward.url).await?,
+                false => redirect::without_credentials(&signed.headers),
+            };
+            target = Target { url: onward.url, headers };
+        }
+    }
+
+    async fn attempt(&self, target: Target, prefix: &Key, tell: &Tell<'_>) -> Result<Answered> {
+        let mut attempt = self.metrics.attempt(RequestKind::List);
+        let answered = self.ask(target, prefix, &mut attempt, tell).await;
         match &answered {
             Ok(_) => attempt.on_end(),
             Err(_) => attempt.on_lost(),
@@ -59,8 +81,8 @@ impl PageClient {
         answered
     }
 
-    async fn ask(&self, signed: SignedGet, prefix: &Key, attempt: &mut Attempt, tell: &Tell<'_>) -> Result<Answered> {
-        let sent = self.http.next().get(signed.url).headers(signed.headers).send();
+    async fn ask(&self, target: Target, prefix: &Key, attempt: &mut Attempt, tell: &Tell<'_>) -> Result<Answered> {
+        let sent = self.http.next().get(target.url).headers(target.headers).send();
         let mut response = match timeout(self.answer_timeout, sent).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(answer::transport(Op::List, prefix, &error)),

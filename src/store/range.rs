@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{StatusCode, header};
+use http::{Method, StatusCode, header};
 use hyper_util::client::proxy::matcher::Matcher;
 use moka::sync::Cache;
 use tokio::time::{Instant, sleep, timeout};
@@ -23,7 +23,7 @@ use super::credentials::Attempts;
 use super::endpoint;
 use super::leave::Clients;
 use super::plain::{self, Failure};
-use super::redirect::{self, AllowList, MAX_HOPS, Remembered, Target};
+use super::redirect::{self, AllowList, Course, Remembered, Target};
 use super::requests::{Tags, Voice, object_sum};
 use super::signing::{Remembering, SignGet};
 use super::{Dialect, Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
@@ -127,32 +127,33 @@ impl RangeClient {
     /// Sends the request to the endpoint and after its redirects, up to the first answer that is none.
     async fn follow(&self, signer: &dyn SignGet, conditions: &Conditions, key: &Key) -> Result<Response> {
         let signed = signer.sign_get(key).await?;
+        let mut course = Course::new(&self.allowed, &Method::GET, &signed);
         let mut target = Target { url: signed.url.clone(), headers: signed.headers.clone() };
-        for hop in 0..=MAX_HOPS {
+        let mut is_redirected = false;
+        loop {
             let mut response = self.send(&target, conditions, key).await?;
             let status = response.status();
-            if !redirect::leads_elsewhere(status, response.headers()) {
-                if hop > 0 && status.is_success() {
-                    self.remembered.insert(key, target);
+            let onward = match course.next(&target.url, status, response.headers()) {
+                Ok(Some(onward)) => Ok(onward),
+                Err(refused) => Err(refused.into_error(Op::Get, key, status)),
+                Ok(None) => {
+                    if is_redirected && status.is_success() {
+                        self.remembered.insert(key, target);
+                    }
+                    return Ok(response);
                 }
-                return Ok(response);
-            }
-            let answer = response.headers().clone();
+            };
             // Read to its end, so that the next request finds the connection.
             let _ = timeout(self.stall_timeout, response.document()).await;
             response.finish();
-            let url = redirect::location(&target.url, &answer)
-                .map_err(|refused| answered(ErrorKind::Invalid, key, status, refused.to_string()))?;
-            let headers = if self.allowed.trusts(&signed.url, &url) && !redirect::is_presigned(&url) {
-                signer.sign_redirected(&signed, key, &url).await?
-            } else {
-                let mut headers = signed.headers.clone();
-                redirect::strip_credentials(&mut headers);
-                headers
+            let onward = onward?;
+            let headers = match onward.is_signed {
+                true => signer.sign_redirected(Op::Get, &signed, key, &onward.url).await?,
+                false => redirect::without_credentials(&signed.headers),
             };
-            target = Target { url, headers };
+            target = Target { url: onward.url, headers };
+            is_redirected = true;
         }
-        Err(Error::new(ErrorKind::Invalid, Op::Get, key, format!("more than {MAX_HOPS} redirects")))
     }
 
     async fn send(&self, target: &Target, conditions: &Conditions, key: &Key) -> Result<Response> {

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use reqwest::Url;
 
 use super::credentials::Edition;
-use super::{Key, Result};
+use super::{Key, Op, Result};
 
 /// A GET of a whole object, signed; Range and If-Match are added by the range path and are not part of the
 /// signature, so one of these serves many ranges of the object until it expires.
@@ -24,9 +24,9 @@ pub(super) struct SignedGet {
 pub(super) trait SignGet: Send + Sync {
     async fn sign_get(&self, key: &Key) -> Result<SignedGet>;
 
-    /// The headers for a trusted host that `signed` was redirected to. As it stands for signatures that do not
-    /// cover host and path of the URL (OSS); those that do sign again.
-    async fn sign_redirected(&self, signed: &SignedGet, _key: &Key, _target: &Url) -> Result<HeaderMap> {
+    /// The headers for a trusted host that `signed`, a GET without headers of its own, was redirected to. As it stands for signatures that do
+    /// not cover host and path of the URL (OSS); those that do sign again.
+    async fn sign_redirected(&self, _op: Op, signed: &SignedGet, _key: &Key, _target: &Url) -> Result<HeaderMap> {
         Ok(signed.headers.clone())
     }
 }
@@ -56,7 +56,7 @@ impl SignGet for Remembering<'_> {
         Ok(signed)
     }
 
-    async fn sign_redirected(&self, signed: &SignedGet, key: &Key, target: &Url) -> Result<HeaderMap> {
-        self.signer.sign_redirected(signed, key, target).await
+    async fn sign_redirected(&self, op: Op, signed: &SignedGet, key: &Key, target: &Url) -> Result<HeaderMap> {
+        self.signer.sign_redirected(op, signed, key, target).await
     }
 }

@@ -22,6 +22,8 @@ pub fn trials() -> Vec<Trial> {
         trial("only_names_are_brought_into_memory_when_that_is_asked_for", metadata_only),
         trial("what_cannot_be_warmed_is_named", failures),
         trial("warm_of_a_damaged_object_fails_and_keeps_nothing", damaged),
+        trial("a_mount_and_the_commands_follow_redirects", through_redirects),
+        trial("a_redirect_to_another_host_names_the_option", to_a_stranger),
     ]
 }
 
@@ -50,6 +52,50 @@ fn damaged() {
         warm().succeeds();
         assert_eq!(server.count(Kind::Get), if name == "small" { 1 } else { 3 });
     }
+}
+
+/// An endpoint that holds nothing: it redirects every request to `worker`.
+fn front_of(worker: &S3Server) -> S3Server {
+    let front = S3Server::start();
+    front.fault(Fault::new(Effect::Redirect(worker.endpoint())));
+    front
+}
+
+fn through_redirects() {
+    let (worker, dir) = (S3Server::start(), tempfile::tempdir().expect("a directory can be made"));
+    let front = front_of(&worker);
+    let host = worker.endpoint().replace("http://", "");
+    let content: Vec<u8> = (0..20_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let (local, back, spill) = (dir.path().join("local"), dir.path().join("back"), dir.path().join("spill"));
+    fs::write(&local, &content).expect("there is room");
+    fs::create_dir(&spill).expect("it is empty");
+    let source = format!("s3://{BUCKET}/put");
+    let run = |command: &str, more: &[&str], paths: &[&Path]| {
+        let common = ["--endpoint", &front.endpoint(), "--redirect-hosts", &host];
+        windlass(&front, &[&[command], &common[..], more].concat(), paths).succeeds();
+    };
+    run("put", &[], &[&local, Path::new(&source)]);
+    assert!(worker.stored("put").expect("it was put").0 == content);
+    run("get", &[], &[Path::new(&source), &back]);
+    assert!(fs::read(&back).expect("it was fetched") == content);
+    run("warm", &["--spill-dir", spill.to_str().expect("it is text"), &source], &[]);
+
+    let mount = Daemon::new(&front).arg("--redirect-hosts", &host).start();
+    assert!(fs::read(mount.join("put")).expect("it can be read") == content);
+    fs::write(mount.join("written"), &content).expect("it can be written");
+    fs::rename(mount.join("written"), mount.join("renamed")).expect("it can be renamed");
+    assert!(worker.stored("renamed").expect("it was written").0 == content && worker.stored("written").is_none());
+    fs::remove_file(mount.join("put")).expect("it can be removed");
+    assert!(worker.stored("put").is_none());
+}
+
+fn to_a_stranger() {
+    let worker = S3Server::start();
+    let front = front_of(&worker);
+    let text = Daemon::new(&front).refused();
+    assert!(text.contains("--redirect-hosts") && text.contains(&worker.port().to_string()), "{text}");
+    assert!(!text.contains("needs permission") && !text.contains("region"), "{text}");
+    assert_eq!(worker.requests().len(), 0);
 }
 
 /// How the program ended and what it said.

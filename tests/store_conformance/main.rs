@@ -8,6 +8,7 @@
 mod faults;
 mod promises;
 mod read_endpoint;
+mod redirects;
 mod stores;
 #[path = "../support/mod.rs"]
 mod support;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         eprintln!("store_conformance: trials are ignored: {absent}");
     }
     let mut trials: Vec<Trial> = promises::ALL.iter().flat_map(|promise| over_every_store(promise, &others)).collect();
-    trials.extend(faults::ALL.iter().chain(write_faults::ALL).chain(read_endpoint::ALL).map(|(name, test)| {
+    trials.extend(faults::ALL.iter().chain(write_faults::ALL).chain(read_endpoint::ALL).chain(redirects::ALL).map(|(name, test)| {
         Trial::test(format!("faults::{name}"), || {
             run(test());
             Ok(())

@@ -28,6 +28,10 @@ pub enum Effect {
     WrongETag(String),
     /// 307 to the same path and query at this address, such as `http://127.0.0.1:1234`.
     Redirect(String),
+    /// The same with another status.
+    Moved(u16, String),
+    /// S3's 301 to this address, for a bucket in that region.
+    Elsewhere(String, String),
     /// The head of the answer comes this much later.
     Delay(Duration),
     /// The request is carried out and answered once the faults are cleared.

@@ -125,9 +125,12 @@ fn reset(socket: &TcpStream) -> s3s::HttpError {
 
 /// An answer that S3 is not asked for.
 fn planned_answer(effect: &Effect, location: &str) -> Option<Response<s3s::Body>> {
+    let same_path_at = |base: &str| Some(format!("{}{location}", base.trim_end_matches('/')));
     let (status, code, target) = match effect {
         Effect::Status(status) => (*status, error_code(*status), None),
-        Effect::Redirect(base) => (307, "TemporaryRedirect", Some(format!("{}{location}", base.trim_end_matches('/')))),
+        Effect::Redirect(base) => (307, "TemporaryRedirect", same_path_at(base)),
+        Effect::Moved(status, base) => (*status, "Redirect", same_path_at(base)),
+        Effect::Elsewhere(base, _) => (301, "PermanentRedirect", same_path_at(base)),
         _ => return None,
     };
     let xml = format!(
@@ -140,6 +143,9 @@ fn planned_answer(effect: &Effect, location: &str) -> Option<Response<s3s::Body>
         .header(CONTENT_LENGTH, xml.len());
     if let Some(target) = target {
         response = response.header(LOCATION, target);
+    }
+    if let Effect::Elsewhere(_, region) = effect {
+        response = response.header("x-amz-bucket-region", region);
     }
     Some(response.body(s3s::Body::from(xml)).expect("the parts are valid"))
 }

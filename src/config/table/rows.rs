@@ -110,7 +110,7 @@ pub static OPTIONS: &[Spec] = &[
     },
     Spec {
         name: "redirect-hosts",
-        help: "Hosts besides the endpoints that may see our signature when they redirect reads to them: host, host:port or .domain, separated by commas",
+        help: "Hosts besides the endpoints to which requests may be redirected, with signature and data: host, host:port or .domain, separated by commas",
         ..BUCKET
     },
     Spec {

@@ -6,7 +6,6 @@ use async_trait::async_trait;
 use http::Method;
 
 use super::sign::OssSigner;
-use crate::metrics::{Metrics, RequestKind};
 use crate::store::answer::Answer;
 use crate::store::credentials::Edition;
 use crate::store::http_store::Lister;
@@ -19,14 +18,13 @@ use crate::store::{Error, ErrorKind, Key, ListPage, ListRequest, Op, Result, Tel
 pub(super) struct OssLister {
     pub pages: PageClient,
     pub signer: Arc<OssSigner>,
-    pub metrics: Arc<Metrics>,
 }
 
 #[async_trait]
 impl Lister for OssLister {
     async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>) {
         match self.sign_list(request).await {
-            Ok(signed) => (signed.by, self.ask(signed, request, tell).await),
+            Ok(signed) => (signed.by, self.ask(&signed, request, tell).await),
             Err(error) => (None, Err(error)),
         }
     }
@@ -52,9 +50,9 @@ impl OssLister {
         signed.map_err(|error| Error { key: request.prefix.clone(), ..error })
     }
 
-    async fn ask(&self, signed: SignedGet, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+    async fn ask(&self, signed: &SignedGet, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
         let prefix = &request.prefix;
-        match self.pages.get(signed, prefix, self.metrics.attempt(RequestKind::List), tell).await? {
+        match self.pages.get(&*self.signer, signed, prefix, tell).await? {
             Answered::Page(page) => Ok(page),
             Answered::Unreadable(_, _, error) => Err(Error::new(ErrorKind::Malformed, Op::List, prefix, error.to_string())),
             Answered::Refused(status, headers, body) => Err(Answer::new(status.as_u16(), &headers, &body).into_error(Op::List, prefix)),

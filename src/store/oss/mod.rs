@@ -60,8 +60,9 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
 
 fn store(options: &Options, signer: OssSigner, tags: Tags, metrics: Arc<Metrics>) -> Result<HttpStore<OssSigner, OssLister>> {
     let http = clients(options, &metrics).map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
-    let (signer, pages) = (Arc::new(signer), PageClient::new(http.clone(), options, Tokens::Encoded));
-    let lister = OssLister { pages, signer: Arc::clone(&signer), metrics: Arc::clone(&metrics) };
+    let signer = Arc::new(signer);
+    let pages = PageClient::new(http.clone(), options, Tokens::Encoded, Arc::clone(&metrics));
+    let lister = OssLister { pages, signer: Arc::clone(&signer) };
     Ok(HttpStore::new(http, options, signer, lister, tags, metrics))
 }
 

@@ -28,7 +28,7 @@ impl SignGet for TestSigner {
         Ok(SignedGet { url: self.0.clone(), headers: HeaderMap::from_iter(headers), by: None })
     }
 
-    async fn sign_redirected(&self, _: &SignedGet, _: &Key, target: &Url) -> Result<HeaderMap> {
+    async fn sign_redirected(&self, _: Op, _: &SignedGet, _: &Key, target: &Url) -> Result<HeaderMap> {
         let value = HeaderValue::try_from(format!("signed-for-{}", target.port().unwrap())).unwrap();
         Ok(HeaderMap::from_iter([(header::AUTHORIZATION, value)]))
     }
@@ -244,18 +244,30 @@ async fn an_endpoint_that_is_not_there_is_a_connect_error() {
 }
 
 #[tokio::test]
-async fn a_redirect_keeps_the_range_drops_the_signature_and_is_remembered() {
+async fn a_presigned_redirect_keeps_the_range_drops_the_signature_and_is_remembered() {
     let target = Fake::start(vec![Reply::Keep(partial(0, 2, ETAG, "abc")), Reply::Keep(partial(3, 5, ETAG, "def"))]).await;
-    let endpoint = Fake::start(vec![redirect_to(&target.url("/cached/k?node=1"))]).await;
+    let endpoint = Fake::start(vec![redirect_to(&target.url("/cached/k?node=1&Signature=s"))]).await;
     let client = client(&options());
     assert_eq!(get(&client, &endpoint, 0..3).await.bytes, "abc");
     assert_eq!(get(&client, &endpoint, 3..6).await.bytes, "def");
     assert_eq!((endpoint.heads().len(), target.heads().len()), (1, 2));
     for (head, range) in target.heads().iter().zip(["range: bytes=0-2", "range: bytes=3-5"]) {
-        assert!(head.starts_with("get /cached/k?node=1 ") && head.contains(range) && head.contains("if-match: \"v1\""), "{head}");
+        assert!(
+            head.starts_with("get /cached/k?node=1&signature=s ") && head.contains(range) && head.contains("if-match: \"v1\""),
+            "{head}"
+        );
         assert!(!head.contains("authorization") && !head.contains("x-amz-") && !head.contains("x-oss-"), "{head}");
     }
     assert_eq!(client.metrics.get_requests.get(), 3);
+}
+
+#[tokio::test]
+async fn a_stranger_without_a_signature_of_its_own_is_sent_nothing() {
+    let target = Fake::start(vec![Reply::Keep(partial(0, 2, ETAG, "abc"))]).await;
+    let endpoint = Fake::start(vec![redirect_to(&target.url("/k"))]).await;
+    let error = get(&client(&options()), &endpoint, 0..3).await.result.unwrap_err();
+    assert!(error.message.contains("--redirect-hosts") && error.message.contains(&target.address().to_string()), "{error}");
+    assert_eq!((error.kind, target.connections()), (ErrorKind::WrongEndpoint, 0));
 }
 
 #[tokio::test]
@@ -276,7 +288,7 @@ async fn a_remembered_target_that_fails_is_forgotten() {
     let gone = "HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n".to_owned();
     let target = Fake::start(vec![Reply::Keep(partial(0, 2, ETAG, "abc")), Reply::Keep(gone)]).await;
     let direct = [Reply::Keep(partial(3, 5, ETAG, "def")), Reply::Keep(partial(6, 8, ETAG, "ghi"))];
-    let endpoint = Fake::start([redirect_to(&target.url("/k"))].into_iter().chain(direct).collect()).await;
+    let endpoint = Fake::start([redirect_to(&target.url("/k?Signature=s"))].into_iter().chain(direct).collect()).await;
     let client = client(&options());
     for (range, bytes) in [(0..3, "abc"), (3..6, "def"), (6..9, "ghi")] {
         let outcome = get(&client, &endpoint, range).await;
@@ -291,7 +303,7 @@ async fn endless_redirects_end() {
     let again = Reply::Keep("HTTP/1.1 308 Permanent Redirect\r\nLocation: /b/k\r\nContent-Length: 0\r\n\r\n".into());
     let server = Fake::start(vec![again; 20]).await;
     let outcome = get(&client(&options()), &server, 0..3).await;
-    assert_eq!((kind(&outcome), server.heads().len()), (ErrorKind::Invalid, MAX_HOPS + 1));
+    assert_eq!((kind(&outcome), server.heads().len()), (ErrorKind::WrongEndpoint, 6));
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use reqwest::Response;
+use reqwest::{Response, Url};
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -32,6 +32,7 @@ use super::answer;
 use super::clock::StoreClock;
 use super::credentials::{Attempts, Edition};
 use super::leave::Clients;
+use super::redirect::{self, AllowList, Course, Target};
 use super::signing::SignedGet;
 use super::{Body, Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result, StoreTime, UploadChecksum};
 use crate::metrics::{Attempt, Metrics, RequestKind};
@@ -67,6 +68,12 @@ pub(super) trait Voice: fmt::Debug + Send + Sync {
     /// The URL, and the headers that are to be sent: those given and those of the signature.
     async fn sign(&self, unsigned: &Unsigned<'_>) -> Result<SignedGet>;
 
+    /// The headers for a trusted host that the request was redirected to, after `signed` had gone elsewhere. As they stand for signatures that do
+    /// not cover host and path of the URL (OSS); those that do sign again.
+    async fn sign_again(&self, _unsigned: &Unsigned<'_>, signed: &SignedGet, _target: &Url) -> Result<HeaderMap> {
+        Ok(signed.headers.clone())
+    }
+
     /// After the answer to a request that `by` signed, which is an error or none: whether another signature may help.
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool;
 
@@ -84,6 +91,7 @@ pub(super) struct Requests {
     bucket: String,
     http: Clients,
     voice: Arc<dyn Voice>,
+    allowed: AllowList,
     names: Names,
     answer_timeout: Duration,
     stall_timeout: Duration,
@@ -158,6 +166,7 @@ impl Requests {
             bucket: options.bucket.clone(),
             http,
             voice,
+            allowed: AllowList::new(&options.redirect_hosts),
             names: Names::new(options),
             answer_timeout: options.answer_timeout,
             stall_timeout: options.stall_timeout,
@@ -212,7 +221,7 @@ impl Requests {
         loop {
             let signed = self.voice.sign(&unsigned).await?;
             let by = signed.by;
-            let result = self.attempt(call, signed).await;
+            let result = self.follow(call, &unsigned, signed).await;
             if !self.voice.again(&mut attempts, by, result.as_ref().err()).await {
                 return result;
             }
@@ -226,28 +235,45 @@ impl Requests {
         is_signed.then(|| Sha256::digest(call.body.joined()).into())
     }
 
-    async fn attempt(&self, call: &Call<'_>, mut signed: SignedGet) -> Result<Reply> {
+    /// Sends the request to the endpoint and after its redirects, up to the first response that is none.
+    async fn follow(&self, call: &Call<'_>, unsigned: &Unsigned<'_>, signed: SignedGet) -> Result<Reply> {
+        let mut course = Course::new(&self.allowed, &call.method, &signed);
+        let mut target = Target { url: signed.url.clone(), headers: signed.headers.clone() };
+        loop {
+            let (status, headers, body) = self.attempt(call, target.clone()).await?;
+            let onward = course.next(&target.url, status, &headers);
+            let Some(onward) = onward.map_err(|refused| refused.into_error(call.op, call.key, status))? else {
+                if status.is_success() {
+                    return Ok(Reply { status: status.as_u16(), headers, body });
+                }
+                return Err(self.voice.refused(call.op, call.key, status.as_u16(), &headers, &body));
+            };
+            let headers = match onward.is_signed {
+                true => self.voice.sign_again(unsigned, &signed, &onward.url).await?,
+                false => redirect::without_credentials(&signed.headers),
+            };
+            target = Target { url: onward.url, headers };
+        }
+    }
+
+    /// Sends the request to one host and reads all of its answer.
+    async fn attempt(&self, call: &Call<'_>, mut target: Target) -> Result<(StatusCode, HeaderMap, Vec<u8>)> {
         if matches!(call.method, Method::PUT | Method::POST) {
             // Also of an empty body: there are stores that insist on it.
-            signed.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(call.body.len()));
+            target.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(call.body.len()));
         }
         let mut counted = self.metrics.attempt(kind_of(call.op));
-        let answered = self.answered(call, signed, &mut counted).await;
+        let answered = self.answered(call, target, &mut counted).await;
         match &answered {
             Ok(_) => counted.on_end(),
             Err(_) => counted.on_lost(),
         }
-        let (status, headers, body) = answered?;
-        if status.is_success() {
-            return Ok(Reply { status: status.as_u16(), headers, body });
-        }
-        Err(self.voice.refused(call.op, call.key, status.as_u16(), &headers, &body))
+        answered
     }
 
-    /// All of the answer.
-    async fn answered(&self, call: &Call<'_>, signed: SignedGet, counted: &mut Attempt) -> Result<(StatusCode, HeaderMap, Vec<u8>)> {
+    async fn answered(&self, call: &Call<'_>, target: Target, counted: &mut Attempt) -> Result<(StatusCode, HeaderMap, Vec<u8>)> {
         let sent = Instant::now();
-        let mut response = self.exchange(call, signed).await?;
+        let mut response = self.exchange(call, target).await?;
         self.clock.record(response.headers(), sent, Instant::now());
         let status = response.status();
         counted.on_head(status.as_u16());
@@ -257,9 +283,9 @@ impl Requests {
     }
 
     /// The head of the answer. Silence is measured from the last piece of the body that left.
-    async fn exchange(&self, call: &Call<'_>, signed: SignedGet) -> Result<Response> {
+    async fn exchange(&self, call: &Call<'_>, target: Target) -> Result<Response> {
         let leaving = Leaving::new(self.metrics.clone());
-        let request = self.http.next().request(call.method.clone(), signed.url).headers(signed.headers);
+        let request = self.http.next().request(call.method.clone(), target.url).headers(target.headers);
         let request = if call.body.is_empty() {
             request
         } else {

@@ -11,7 +11,6 @@ use async_trait::async_trait;
 
 use super::sign::Signer;
 use super::{failure, text};
-use crate::metrics::{Metrics, RequestKind};
 use crate::store::credentials::Edition;
 use crate::store::http_store::Lister;
 use crate::store::page::{Answered, PageClient};
@@ -25,7 +24,6 @@ pub(super) struct S3Lister {
     signer: Arc<Signer>,
     /// Set once a listing came that XML could not say.
     url_encoded: AtomicBool,
-    metrics: Arc<Metrics>,
 }
 
 #[async_trait]
@@ -46,13 +44,13 @@ impl Lister for S3Lister {
 }
 
 impl S3Lister {
-    pub fn new(pages: PageClient, signer: Arc<Signer>, metrics: Arc<Metrics>) -> Self {
-        Self { pages, signer, url_encoded: AtomicBool::new(false), metrics }
+    pub fn new(pages: PageClient, signer: Arc<Signer>) -> Self {
+        Self { pages, signer, url_encoded: AtomicBool::new(false) }
     }
 
     async fn send_list(&self, request: &ListRequest, url_encoded: bool, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>) {
         match self.sign_list(request, url_encoded).await {
-            Ok(signed) => (signed.by, self.ask(signed, request, tell).await),
+            Ok(signed) => (signed.by, self.ask(&signed, request, tell).await),
             Err(error) => (None, Err(error)),
         }
     }
@@ -73,8 +71,8 @@ impl S3Lister {
         self.signer.sign_list(&request.prefix, &query).await
     }
 
-    async fn ask(&self, signed: SignedGet, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
-        match self.pages.get(signed, &request.prefix, self.metrics.attempt(RequestKind::List), tell).await? {
+    async fn ask(&self, signed: &SignedGet, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
+        match self.pages.get(&*self.signer, signed, &request.prefix, tell).await? {
             Answered::Page(page) => Ok(page),
             Answered::Unreadable(status, headers, error) if error.is_unreadable() => {
                 let found = failure::unreadable(Op::List, &request.prefix, status.as_u16(), &headers);

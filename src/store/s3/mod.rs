@@ -74,8 +74,8 @@ fn store(
     let mut signer = Signer::new(base.as_str(), region.to_string(), credentials, options.requester_pays);
     signer.asks_sums = options.verify_reads;
     let signer = Arc::new(signer);
-    let pages = PageClient::new(http.clone(), options, Tokens::Plain);
-    let lister = S3Lister::new(pages, Arc::clone(&signer), Arc::clone(&metrics));
+    let pages = PageClient::new(http.clone(), options, Tokens::Plain, Arc::clone(&metrics));
+    let lister = S3Lister::new(pages, Arc::clone(&signer));
     Ok(HttpStore::new(http, options, signer, lister, tags, metrics))
 }
 

@@ -168,8 +168,8 @@ impl SignGet for Signer {
     }
 
     /// The signature covers host and path: another target needs another one.
-    async fn sign_redirected(&self, _: &SignedGet, key: &Key, target: &Url) -> Result<HeaderMap> {
-        self.get_headers(Op::Get, key, target).await.map(|signed| signed.headers)
+    async fn sign_redirected(&self, op: Op, _: &SignedGet, key: &Key, target: &Url) -> Result<HeaderMap> {
+        self.get_headers(op, key, target).await.map(|signed| signed.headers)
     }
 }
 
@@ -197,6 +197,11 @@ impl Voice for Signer {
         };
         let Headers { headers, by, .. } = self.headers(*op, key, method, &url, (*headers).clone(), *payload).await?;
         Ok(SignedGet { url, headers, by })
+    }
+
+    async fn sign_again(&self, unsigned: &requests::Unsigned<'_>, _: &SignedGet, target: &Url) -> Result<HeaderMap> {
+        let requests::Unsigned { op, method, key, headers, payload, .. } = unsigned;
+        self.headers(*op, key, method, target, (*headers).clone(), *payload).await.map(|signed| signed.headers)
     }
 
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {

@@ -102,7 +102,7 @@ async fn a_redirect_target_gets_its_own_signature_and_anonymous_none() {
     let named = signer(credentials(None));
     let signed = named.sign_get(&Key::from("k")).await.unwrap();
     let target = Url::parse("https://cache.example.com:8443/k").unwrap();
-    let headers = named.sign_redirected(&signed, &Key::from("k"), &target).await.unwrap();
+    let headers = named.sign_redirected(Op::Get, &signed, &Key::from("k"), &target).await.unwrap();
     assert_ne!(headers["authorization"], signed.headers["authorization"]);
     let anonymous = Signer::new("http://h/b", "r".into(), None, false);
     assert!(anonymous.sign_get(&Key::from("k")).await.unwrap().headers.is_empty());
