@@ -316,6 +316,32 @@ async fn redirects_carry_the_signature_to_allowed_hosts_only() {
 }
 
 #[tokio::test]
+async fn a_refused_time_is_replaced_by_that_of_the_store() {
+    for signature in BOTH {
+        let bench = Bench::start(setup()).await;
+        let store = bench.store(signature).await;
+        let tag = etag(b"content of a");
+        assert_eq!(get(&*store, "a", 0..7, &tag).await.unwrap(), b"content");
+        bench.server.set_clock_ahead(Duration::from_secs(20 * 60));
+        // The kept signature is of the other time.
+        assert_eq!(get(&*store, "a", 8..10, &tag).await.unwrap(), b"of");
+        assert_eq!(bench.server.counts().refused, 1);
+        read_everything(&*store).await;
+        store.delete(&Key::from("a")).await.unwrap();
+        assert_eq!(bench.server.counts().refused, 1);
+        for first in [Op::Head, Op::List] {
+            let refused = bench.server.counts().refused;
+            let store = bench.store(signature).await;
+            match first {
+                Op::Head => drop(store.head(&Key::from("dir/")).await.unwrap()),
+                _ => drop(store.list(&listing("", false, 5)).await.unwrap()),
+            }
+            assert_eq!(bench.server.counts().refused - refused, 1);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_kept_signature_whose_token_ended_is_made_anew() {
     for signature in BOTH {
         let mut setup = Setup { token: Some("one".into()), ..setup() };

@@ -39,7 +39,8 @@ impl<S: SignGet + Voice + 'static, L> HttpStore<S, L> {
     pub fn new(http: Clients, options: &Options, signer: Arc<S>, lister: L, tags: Tags, metrics: Arc<Metrics>) -> Self {
         let tags = Arc::new(tags);
         let requests = Requests::new(http.clone(), options, signer.clone(), Arc::clone(&tags), Arc::clone(&metrics));
-        Self { ranges: RangeClient::new(http, options, tags, metrics), requests, signer, lister }
+        let ranges = RangeClient::new(http, options, tags, metrics).with_clock(Arc::clone(signer.clock()));
+        Self { ranges, requests, signer, lister }
     }
 }
 
@@ -62,7 +63,7 @@ impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
     }
 
     async fn list_telling(&self, request: &ListRequest, tell: &Tell<'_>) -> Result<ListPage> {
-        let mut attempts = Attempts::new();
+        let mut attempts = Attempts::new(self.signer.clock());
         loop {
             let (by, result) = self.lister.list_page(request, tell).await;
             if !self.signer.again(&mut attempts, by, result.as_ref().err()).await {

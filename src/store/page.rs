@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use http::{HeaderMap, Method, StatusCode};
 use reqwest::Response;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::answer;
+use super::clock::StoreClock;
 use super::leave::Clients;
 use super::listing::{self, ListingError, Tokens};
 use super::redirect::{self, AllowList, Course, Target};
@@ -43,14 +44,16 @@ pub(super) struct PageClient {
     stall_timeout: Duration,
     tokens: Tokens,
     allowed: AllowList,
+    clock: Arc<StoreClock>,
     metrics: Arc<Metrics>,
 }
 
 impl PageClient {
     /// `http` comes from [`clients`](super::clients::clients).
-    pub fn new(http: Clients, options: &Options, tokens: Tokens, metrics: Arc<Metrics>) -> Self {
+    pub fn new(http: Clients, options: &Options, tokens: Tokens, clock: Arc<StoreClock>, metrics: Arc<Metrics>) -> Self {
         let Options { answer_timeout, stall_timeout, .. } = *options;
-        Self { http, answer_timeout, stall_timeout, tokens, allowed: AllowList::new(&options.redirect_hosts), metrics }
+        let allowed = AllowList::new(&options.redirect_hosts);
+        Self { http, answer_timeout, stall_timeout, tokens, allowed, clock, metrics }
     }
 
     /// Sends `signed`, which `signer` made, to the endpoint and after its redirects, and reads the answer; `tell` gets the next page's token as
@@ -82,6 +85,7 @@ impl PageClient {
     }
 
     async fn ask(&self, target: Target, prefix: &Key, attempt: &mut Attempt, tell: &Tell<'_>) -> Result<Answered> {
+        let began = Instant::now();
         let sent = self.http.next().get(target.url).headers(target.headers).send();
         let mut response = match timeout(self.answer_timeout, sent).await {
             Ok(Ok(response)) => response,
@@ -90,6 +94,7 @@ impl PageClient {
         };
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
         attempt.on_head(status.as_u16());
+        self.clock.record(&headers, began, Instant::now());
         if !status.is_success() {
             let body = self.body(&mut response, prefix, &|_| true).await?;
             return Ok(Answered::Refused(status, headers, body));

@@ -19,6 +19,7 @@ use moka::sync::Cache;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::answer::{self, Answer};
+use super::clock::StoreClock;
 use super::credentials::Attempts;
 use super::endpoint;
 use super::leave::Clients;
@@ -56,6 +57,7 @@ pub(super) struct RangeClient {
     dialect: Dialect,
     /// Sinks that want it hear the sum of the object.
     tells_sums: bool,
+    clock: Arc<StoreClock>,
     metrics: Arc<Metrics>,
 }
 
@@ -75,13 +77,19 @@ impl RangeClient {
             tags,
             dialect: options.dialect,
             tells_sums: options.verify_reads,
+            clock: Arc::default(),
             metrics,
         }
     }
 
+    /// The same client; dates of refusals are recorded in `clock`.
+    pub fn with_clock(self, clock: Arc<StoreClock>) -> Self {
+        Self { clock, ..self }
+    }
+
     /// As [`get`](Self::get), and again when it was refused and other keys may be let in.
     pub async fn get_again(&self, signer: &(impl SignGet + Voice), request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
-        let mut attempts = Attempts::new();
+        let mut attempts = Attempts::new(signer.clock());
         loop {
             let remembering = Remembering::new(signer);
             let result = self.get(&remembering, request, sink).await;
@@ -106,11 +114,13 @@ impl RangeClient {
             }
             self.remembered.forget(&request.key);
         }
+        let sent = Instant::now();
         let response = self.follow(signer, &conditions, &request.key).await?;
         if let Some(etag) = response.headers().get(header::ETAG).and_then(|value| value.to_str().ok()) {
             self.tags.on_header(etag);
         }
         if !response.status().is_success() {
+            self.clock.record(response.headers(), sent, Instant::now());
             return Err(self.refusal(response, request).await);
         }
         check(response.status(), response.headers(), response.content_length(), request)?;

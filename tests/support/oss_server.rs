@@ -84,6 +84,8 @@ struct State {
     counts: Mutex<Counts>,
     writes: Mutex<Writes>,
     connections: AtomicUsize,
+    /// How far the server's clock is ahead of this machine's.
+    ahead: Mutex<Duration>,
 }
 
 impl Drop for OssServer {
@@ -103,6 +105,7 @@ impl OssServer {
             counts: Mutex::default(),
             writes: Mutex::default(),
             connections: AtomicUsize::new(0),
+            ahead: Mutex::default(),
         });
         let shared = state.clone();
         let task = tokio::spawn(async move {
@@ -132,6 +135,11 @@ impl OssServer {
     /// Who is let in besides the one of the setup.
     pub fn keyring(&self) -> &Keyring {
         &self.state.keyring
+    }
+
+    /// Sets the server's clock, by which it checks signatures and writes its dates, ahead of this machine's.
+    pub fn set_clock_ahead(&self, by: Duration) {
+        *self.state.ahead.lock().unwrap() = by;
     }
 
     /// Every signed request so far.
@@ -183,6 +191,14 @@ pub type Answer = Response<Full<Bytes>>;
 impl State {
     /// An error closes the connection.
     fn answer(&self, request: &Request<Bytes>) -> std::io::Result<Answer> {
+        self.answer_now(request).map(|mut answer| {
+            let date = httpdate::fmt_http_date(SystemTime::now() + *self.ahead.lock().unwrap());
+            answer.headers_mut().insert(header::DATE, HeaderValue::try_from(date).unwrap());
+            answer
+        })
+    }
+
+    fn answer_now(&self, request: &Request<Bytes>) -> std::io::Result<Answer> {
         let (received, virtual_host) = receive(request);
         let mut setup = self.setup.lock().unwrap();
         let mut counts = self.counts.lock().unwrap();
@@ -269,7 +285,8 @@ impl State {
                 redirect_to: None,
             }
         });
-        let checked = check_signature(others.as_ref().unwrap_or(setup), received, signature);
+        let now = SystemTime::now() + *self.ahead.lock().unwrap();
+        let checked = check_signature(others.as_ref().unwrap_or(setup), received, now, signature);
         if !id.is_empty() {
             self.seen.lock().unwrap().push(Seen { key_id: id.to_owned(), let_in: checked.is_ok() });
         }
@@ -283,7 +300,7 @@ fn key_id(authorization: &str) -> &str {
     id.or_else(|| authorization.strip_prefix("OSS ")?.split(':').next()).unwrap_or_default()
 }
 
-fn check_signature(setup: &Setup, received: &Received, seen: &mut String) -> Result<(), Refusal> {
+fn check_signature(setup: &Setup, received: &Received, now: SystemTime, seen: &mut String) -> Result<(), Refusal> {
     let refuse = |code, message: &str| Err((403, code, message.to_owned()));
     let header = |name: &str| received.headers.get(name).map(String::as_str).unwrap_or_default();
     let authorization = header("authorization");
@@ -318,7 +335,6 @@ fn check_signature(setup: &Setup, received: &Received, seen: &mut String) -> Res
     } else {
         return refuse("InvalidArgument", "Authorization header is invalid.");
     };
-    let now = SystemTime::now();
     let skew = date.map(|date| now.duration_since(date).or_else(|_| date.duration_since(now)).unwrap());
     match () {
         () if id != who.id => refuse("InvalidAccessKeyId", "The OSS Access Key Id you provided does not exist in our records."),

@@ -23,6 +23,7 @@ use tracing::{debug, info, warn};
 
 use self::rotation::{Event, Next, Rotation, Taken};
 use self::watch::Watch;
+use super::clock::{Correction, StoreClock};
 use super::{Error, ErrorKind, Key, Op};
 
 pub use self::directory::KeyField;
@@ -147,11 +148,25 @@ pub(super) struct Attempts {
     left: u32,
     /// One answer was that it is not allowed.
     denied: bool,
+    /// Of its time, when it was signed last or before.
+    correction: Correction,
 }
 
 impl Attempts {
-    pub fn new() -> Self {
-        Self { began: Instant::now(), left: SENT, denied: false }
+    pub fn new(clock: &StoreClock) -> Self {
+        Self { began: Instant::now(), left: SENT, denied: false, correction: clock.correction() }
+    }
+
+    /// Whether the request should be sent again, signed with another time: see [`StoreClock::correct`].
+    pub fn correct(&mut self, clock: &StoreClock, error: Option<&Error>) -> bool {
+        let Some(error) = error else { return false };
+        match clock.correct(error, self.correction, SystemTime::now(), Instant::now()) {
+            Some(correction) => {
+                self.correction = correction;
+                self.once_more()
+            }
+            None => false,
+        }
     }
 
     /// Whether it may be sent once more.

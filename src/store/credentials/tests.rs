@@ -52,7 +52,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// What signs now, let in.
 async fn signs(rotating: &Arc<Rotating>) -> String {
     let signing = rotating.keys().await.unwrap();
-    assert!(!rotating.again(&mut Attempts::new(), signing.edition, None).await);
+    assert!(!rotating.again(&mut Attempts::new(&StoreClock::default()), signing.edition, None).await);
     signing.keys.id.clone()
 }
 
@@ -94,12 +94,12 @@ async fn a_refused_request_is_sent_again_only_with_other_keys() {
     let rotating = Rotating::new(Box::new(script.clone()));
     let old = rotating.keys().await.unwrap().edition;
     tokio::time::advance(Duration::from_secs(1)).await;
-    let mut attempts = Attempts::new();
+    let mut attempts = Attempts::new(&StoreClock::default());
     assert!(rotating.again(&mut attempts, old, Some(&refusal(ErrorKind::BadCredentials))).await);
     let new = rotating.keys().await.unwrap();
     assert_eq!(new.keys.id, "b");
     assert!(!rotating.again(&mut attempts, new.edition, Some(&refusal(ErrorKind::BadCredentials))).await, "the source has no others");
-    assert!(!rotating.again(&mut Attempts::new(), new.edition, Some(&refusal(ErrorKind::NotFound))).await);
+    assert!(!rotating.again(&mut Attempts::new(&StoreClock::default()), new.edition, Some(&refusal(ErrorKind::NotFound))).await);
     assert_eq!(script.asked(), 2);
 }
 

@@ -1,5 +1,5 @@
 //! Where an object of the bucket is: endpoint, region, and the one spelling of its URL. Pure. Invariant: a key is
-//! percent-encoded exactly once, here, and the path that is signed is the path that is sent.
+//! percent-encoded exactly once, here.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use reqwest::Url;
@@ -8,10 +8,10 @@ use crate::store::endpoint::{Endpoint, EndpointError};
 use crate::store::{Key, Options, Signature};
 
 /// What OSS leaves as it is in a query value: the unreserved characters of RFC 3986.
-const VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+pub(super) const VALUE: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The same in a path, where `/` separates.
-const PATH: &AsciiSet = &VALUE.remove(b'/');
+pub(super) const PATH: &AsciiSet = &VALUE.remove(b'/');
 
 /// Why the options give no address.
 #[derive(Debug, thiserror::Error)]
@@ -34,15 +34,6 @@ pub(super) struct Address {
     pub bucket: String,
     /// Only signature V4 asks for it.
     pub region: Option<String>,
-}
-
-/// One request's target in its two shapes.
-#[derive(Clone, Debug)]
-pub(super) struct Target {
-    /// What is sent.
-    pub url: Url,
-    /// What is signed: path and query as in virtual-host style, whatever `url` looks like.
-    pub path_and_query: String,
 }
 
 impl Address {
@@ -77,9 +68,9 @@ impl Address {
         self.origin.starts_with("https:")
     }
 
-    /// The target of a request for `key` (the bucket itself when it is empty); none when no URL can say the key: URLs
+    /// The URL of a request for `key` (the bucket itself when it is empty); none when no URL can say the key: URLs
     /// resolve `.` and `..` components away, written plainly or percent-encoded.
-    pub fn target(&self, key: &Key, query: &[(&str, &[u8])]) -> Option<Target> {
+    pub fn target(&self, key: &Key, query: &[(&str, &[u8])]) -> Option<Url> {
         let path = format!("/{}", percent_encode(key.as_bytes(), PATH));
         // A parameter without a value is signed without its equals sign, and so it is sent.
         let pair = |&(name, value): &(&str, &[u8])| match value {
@@ -90,7 +81,7 @@ impl Address {
         let query = if query.is_empty() { query } else { format!("?{query}") };
         let sent = format!("{}{path}", self.base);
         let url = Url::parse(&format!("{}{sent}{query}", self.origin)).ok()?;
-        (url.path() == sent).then(|| Target { url, path_and_query: format!("{path}{query}") })
+        (url.path() == sent).then_some(url)
     }
 }
 
@@ -116,7 +107,7 @@ mod tests {
     }
 
     fn url(options: &Options, key: &str) -> String {
-        Address::new(options).unwrap().target(&Key::from(key), &[]).unwrap().url.to_string()
+        Address::new(options).unwrap().target(&Key::from(key), &[]).unwrap().to_string()
     }
 
     #[test]
@@ -174,10 +165,9 @@ mod tests {
             assert_eq!(url(&path, key), format!("http://127.0.0.1:9000/data/{encoded}"));
         }
         let address = Address::new(&path).unwrap();
-        assert!(address.target(&Key::from(&b"\xff\x00"[..]), &[]).unwrap().url.path().ends_with("/%FF%00"));
+        assert!(address.target(&Key::from(&b"\xff\x00"[..]), &[]).unwrap().path().ends_with("/%FF%00"));
         let target = address.target(&Key::root(), &[("prefix", b"a b/"), ("x", b"")]).unwrap();
-        assert_eq!(target.path_and_query, "/?prefix=a%20b%2F&x");
-        assert_eq!(target.url.as_str(), "http://127.0.0.1:9000/data/?prefix=a%20b%2F&x");
+        assert_eq!(target.as_str(), "http://127.0.0.1:9000/data/?prefix=a%20b%2F&x");
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod credentials;
 mod list;
 mod process;
 mod sign;
+mod signature;
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use super::listing::Tokens;
 use super::page::PageClient;
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
-use super::requests::Tags;
+use super::requests::{Tags, Voice};
 use super::{Error, ErrorKind, Identity, Key, ObjectStore, Op, Options, Result, Signature};
 use crate::metrics::Metrics;
 use address::Address;
@@ -41,7 +42,7 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
     let sources = Sources::new(&options.credentials, &options.bucket, OsEnv).map_err(|error| answer::transport(Op::List, &root, &error))?;
     let keys = Rotating::new(Box::new(sources));
     let region = home_address.region.clone();
-    let authority = |address: &Address| address.target(&root, &[]).map(|target| redirect::authority(&target.url));
+    let authority = |address: &Address| address.target(&root, &[]).map(|url| redirect::authority(&url));
     let home_authority = authority(&home_address);
     let signer = OssSigner::new(home_address, options.signature, keys, options.requester_pays);
     signer.sign(Op::List, Method::GET, &root, &[]).await?;
@@ -61,7 +62,7 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
 fn store(options: &Options, signer: OssSigner, tags: Tags, metrics: Arc<Metrics>) -> Result<HttpStore<OssSigner, OssLister>> {
     let http = clients(options, &metrics).map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
     let signer = Arc::new(signer);
-    let pages = PageClient::new(http.clone(), options, Tokens::Encoded, Arc::clone(&metrics));
+    let pages = PageClient::new(http.clone(), options, Tokens::Encoded, Arc::clone(signer.clock()), Arc::clone(&metrics));
     let lister = OssLister { pages, signer: Arc::clone(&signer) };
     Ok(HttpStore::new(http, options, signer, lister, tags, metrics))
 }
@@ -71,8 +72,8 @@ pub(super) fn place(options: &Options) -> Result<(Url, Option<String>)> {
     let root = Key::root();
     let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &root, message);
     let address = Address::new(options).map_err(|error| invalid(error.to_string()))?;
-    let target = address.target(&root, &[]).ok_or_else(|| invalid("the address of the bucket is no URL".into()))?;
-    Ok((target.url, address.region))
+    let url = address.target(&root, &[]).ok_or_else(|| invalid("the address of the bucket is no URL".into()))?;
+    Ok((url, address.region))
 }
 
 /// Whose keys sign the requests of `options`.

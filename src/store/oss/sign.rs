@@ -1,21 +1,19 @@
-//! Signs requests to OSS through reqsign, in the shape in which its signatures are those of the vendor. It sends
-//! nothing. Invariant: a signature covers method, bucket, key, query and the headers that OSS names, never Range or If-Match, so
-//! the one of a GET serves all ranges of its object.
+//! Signs the requests of one bucket of OSS; the signatures themselves are made in `signature`. It sends nothing. Invariant: a signature never
+//! covers Range or If-Match, so the one of a GET serves all ranges of its object.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use parking_lot::Mutex;
-use reqsign_aliyun_oss::{Credential, RequestSigner, SigningVersion};
-use reqsign_core::{Context, SignRequest};
 use tokio::time::Instant;
 
 use super::address::Address;
+use super::signature::{self, Version};
+use crate::store::clock::{Correction, StoreClock};
 use crate::store::credentials::{Attempts, Edition, Rotating, Signing};
 use crate::store::requests::{REQUEST_PAYER, Unsigned, Voice};
 use crate::store::signing::{SignGet, SignedGet};
@@ -28,8 +26,6 @@ const SIGNATURE_LIFE: Duration = Duration::from_secs(100);
 /// Objects with a kept signature; about 1 KiB each.
 const KEPT_SIGNATURES: usize = 4096;
 
-const SECURITY_TOKEN: &str = "x-oss-security-token";
-
 /// Who pays, when it is whoever asks.
 const PAYER: HeaderName = HeaderName::from_static("x-oss-request-payer");
 
@@ -40,19 +36,22 @@ pub(super) struct OssSigner {
     identity: Option<Identity>,
     requester_pays: bool,
     kept: Mutex<HashMap<Key, Kept>>,
+    clock: Arc<StoreClock>,
 }
 
 /// Who signs, and by which rules, for every address of one bucket.
 #[derive(Clone)]
 struct Identity {
     keys: Arc<Rotating>,
-    rules: Arc<RequestSigner>,
+    version: Version,
 }
 
 /// A signature in use.
 struct Kept {
     until: Instant,
     signed: SignedGet,
+    /// Of the time in it.
+    correction: Correction,
 }
 
 impl fmt::Debug for OssSigner {
@@ -63,22 +62,27 @@ impl fmt::Debug for OssSigner {
 
 impl OssSigner {
     pub fn new(address: Address, signature: Signature, keys: Arc<Rotating>, requester_pays: bool) -> Self {
-        let rules = RequestSigner::new(&address.bucket);
-        let rules = match signature {
+        let version = match signature {
             Signature::None => None,
-            Signature::V1 => Some(rules.with_signing_version(SigningVersion::V1)),
+            Signature::V1 => Some(Version::V1),
             Signature::V4 => {
                 let region = address.region.clone().expect("an address for signature v4 has a region");
-                Some(rules.with_signing_version(SigningVersion::V4).with_region(region))
+                Some(Version::V4 { region })
             }
         };
-        let identity = rules.map(|rules| Identity { keys, rules: Arc::new(rules) });
-        Self { address, identity, requester_pays, kept: Mutex::new(HashMap::new()) }
+        let identity = version.map(|version| Identity { keys, version });
+        Self { address, identity, requester_pays, kept: Mutex::new(HashMap::new()), clock: Arc::default() }
     }
 
     /// The same credentials for the same bucket behind another address.
     pub fn at(&self, address: Address) -> Self {
-        Self { address, identity: self.identity.clone(), requester_pays: self.requester_pays, kept: Mutex::default() }
+        Self {
+            address,
+            identity: self.identity.clone(),
+            requester_pays: self.requester_pays,
+            kept: Mutex::default(),
+            clock: Arc::default(),
+        }
     }
 
     /// URL and headers of a request for `key` that has none of its own, or for the bucket when it is empty.
@@ -93,33 +97,18 @@ impl OssSigner {
     /// The same with `headers`, of which the signature covers those that OSS signs.
     async fn sign_with(&self, op: Op, method: Method, key: &Key, query: &[(&str, &[u8])], headers: HeaderMap) -> Result<SignedGet> {
         let invalid = |message: &str| Error::new(ErrorKind::Invalid, op, key, message);
-        let target = self.address.target(key, query).ok_or_else(|| invalid("a URL cannot say a key with a component . or .."))?;
-        let Some(identity) = &self.identity else { return Ok(SignedGet { url: target.url, headers, by: None }) };
+        let url = self.address.target(key, query).ok_or_else(|| invalid("a URL cannot say a key with a component . or .."))?;
+        let Some(identity) = &self.identity else { return Ok(SignedGet { url, headers, by: None }) };
         if key.to_str().is_none() || query.iter().any(|(_, value)| std::str::from_utf8(value).is_err()) {
             return Err(invalid("OSS signs only names that are UTF-8"));
         }
-        // The resource that OSS signs is /bucket/key whatever the URL looks like. reqsign takes path style for anything
-        // whose host does not begin with the bucket, and a bucket named like the beginning of a host for virtual-host style.
-        // So what it sees is always virtual-host style. It sees no headers but those
-        // that belong to every signature: V4 would sign each of them.
-        let uri = format!("http://{}.oss{}", self.address.bucket, target.path_and_query);
-        let request = http::Request::builder().method(method).uri(uri).body(());
-        let (mut parts, ()) = request.map_err(|_| invalid("the key gives no valid URL"))?.into_parts();
-        let (signed, others) = headers.into_iter().filter_map(|(name, value)| Some((name?, value))).partition(|(name, _)| is_signed(name));
-        parts.headers = signed;
         let Signing { keys, edition } = identity.keys.keys().await.map_err(|none| none.into_error(op, key))?;
-        // Without the end: the library signs nothing a minute before, where the store still takes it.
-        let credential = Credential {
-            access_key_id: keys.id.clone(),
-            access_key_secret: keys.secret.clone(),
-            security_token: keys.token.clone(),
-            expires_in: None,
-        };
-        let signed = identity.rules.sign_request(&Context::new(), &mut parts, Some(&credential), None).await;
-        signed.map_err(|error| Error::new(ErrorKind::Invalid, op, key, format!("cannot sign: {error}")))?;
-        let mut headers = as_the_vendor_writes(parts.headers);
-        headers.extend::<HeaderMap>(others);
-        Ok(SignedGet { url: target.url, headers, by: Some(edition) })
+        let unsigned = signature::Unsigned { method: &method, bucket: &self.address.bucket, key, query, headers: &headers };
+        let added = identity.version.sign(unsigned, &keys, self.clock.correction().apply(SystemTime::now()));
+        let added = added.ok_or_else(|| invalid("cannot sign: the credentials do not fit into headers"))?;
+        let mut headers = headers;
+        headers.extend(added);
+        Ok(SignedGet { url, headers, by: Some(edition) })
     }
 
     /// Whether the keys that signed it are still those that sign.
@@ -129,25 +118,6 @@ impl OssSigner {
             _ => true,
         }
     }
-}
-
-/// Whether OSS signs this header, in V4 as in V1.
-fn is_signed(name: &HeaderName) -> bool {
-    *name == CONTENT_TYPE || name.as_str() == "content-md5" || name.as_str().starts_with("x-oss-")
-}
-
-/// The headers of a signature without what reqsign adds to the vendor's form: an empty `AdditionalHeaders=`, and blanks.
-fn as_the_vendor_writes(mut headers: HeaderMap) -> HeaderMap {
-    if let Some(value) = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok())
-        && let Ok(mut value) = HeaderValue::try_from(value.replace(", AdditionalHeaders=, ", ","))
-    {
-        value.set_sensitive(true);
-        headers.insert(AUTHORIZATION, value);
-    }
-    if let Some(token) = headers.get_mut(SECURITY_TOKEN) {
-        token.set_sensitive(true);
-    }
-    headers
 }
 
 #[async_trait]
@@ -161,7 +131,11 @@ impl Voice for OssSigner {
 
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
         let (Some(identity), Some(by)) = (&self.identity, by) else { return false };
-        identity.keys.again(attempts, by, error).await
+        attempts.correct(&self.clock, error) || identity.keys.again(attempts, by, error).await
+    }
+
+    fn clock(&self) -> &Arc<StoreClock> {
+        &self.clock
     }
 
     fn signs_payloads(&self) -> bool {
@@ -176,9 +150,10 @@ impl Voice for OssSigner {
 #[async_trait]
 impl SignGet for OssSigner {
     async fn sign_get(&self, key: &Key) -> Result<SignedGet> {
-        let now = Instant::now();
+        let (now, correction) = (Instant::now(), self.clock.correction());
         if let Some(kept) = self.kept.lock().get(key)
             && kept.until > now
+            && kept.correction == correction
             && self.may_reuse(&kept.signed)
         {
             return Ok(kept.signed.clone());
@@ -194,7 +169,7 @@ impl SignGet for OssSigner {
         }
         // Still full: the process reads more objects a minute than it can keep; signing again is 20 microseconds.
         if kept.len() < KEPT_SIGNATURES {
-            kept.insert(key.clone(), Kept { until: now + SIGNATURE_LIFE, signed: signed.clone() });
+            kept.insert(key.clone(), Kept { until: now + SIGNATURE_LIFE, signed: signed.clone(), correction });
         }
         Ok(signed)
     }

@@ -77,6 +77,9 @@ pub(super) trait Voice: fmt::Debug + Send + Sync {
     /// After the answer to a request that `by` signed, which is an error or none: whether another signature may help.
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool;
 
+    /// The clock whose time is signed: what has a response records its date there.
+    fn clock(&self) -> &Arc<StoreClock>;
+
     /// Whether the payload is to be under the signature: only where TLS does not protect it.
     fn signs_payloads(&self) -> bool;
 
@@ -106,7 +109,6 @@ pub(super) struct Requests {
     tags: Arc<Tags>,
     /// Held while it is found out what the tags are.
     probing: tokio::sync::Mutex<()>,
-    clock: StoreClock,
     /// S3.
     conditions: Conditions,
     /// One request that deletes many objects.
@@ -178,7 +180,6 @@ impl Requests {
             acknowledging: Acknowledging::default(),
             tags,
             probing: tokio::sync::Mutex::default(),
-            clock: StoreClock::default(),
             conditions: Conditions::default(),
             deletes_many: Feature::default(),
             telling: Telling::default(),
@@ -194,7 +195,7 @@ impl Requests {
     }
 
     pub fn time_at(&self, at: Instant) -> Option<StoreTime> {
-        self.clock.at(at)
+        self.voice.clock().at(at)
     }
 
     fn polynomial(&self) -> Polynomial {
@@ -217,7 +218,7 @@ impl Requests {
         self.names.pay(&mut headers);
         let payload = call.payload.or_else(|| self.hash_of_document(call));
         let unsigned = Unsigned { op: call.op, method: call.method.clone(), key: call.key, query: &call.query, headers: &headers, payload };
-        let mut attempts = Attempts::new();
+        let mut attempts = Attempts::new(self.voice.clock());
         loop {
             let signed = self.voice.sign(&unsigned).await?;
             let by = signed.by;
@@ -274,7 +275,7 @@ impl Requests {
     async fn answered(&self, call: &Call<'_>, target: Target, counted: &mut Attempt) -> Result<(StatusCode, HeaderMap, Vec<u8>)> {
         let sent = Instant::now();
         let mut response = self.exchange(call, target).await?;
-        self.clock.record(response.headers(), sent, Instant::now());
+        self.voice.clock().record(response.headers(), sent, Instant::now());
         let status = response.status();
         counted.on_head(status.as_u16());
         let headers = std::mem::take(response.headers_mut());

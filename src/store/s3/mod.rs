@@ -27,7 +27,7 @@ use super::listing::Tokens;
 use super::page::PageClient;
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
-use super::requests::Tags;
+use super::requests::{Tags, Voice};
 use super::{Error, ErrorKind, Identity, Key, ObjectStore, Op, Options, Result, Signature};
 use crate::metrics::Metrics;
 use list::S3Lister;
@@ -74,7 +74,7 @@ fn store(
     let mut signer = Signer::new(base.as_str(), region.to_string(), credentials, options.requester_pays);
     signer.asks_sums = options.verify_reads;
     let signer = Arc::new(signer);
-    let pages = PageClient::new(http.clone(), options, Tokens::Plain, Arc::clone(&metrics));
+    let pages = PageClient::new(http.clone(), options, Tokens::Plain, Arc::clone(signer.clock()), Arc::clone(&metrics));
     let lister = S3Lister::new(pages, Arc::clone(&signer));
     Ok(HttpStore::new(http, options, signer, lister, tags, metrics))
 }

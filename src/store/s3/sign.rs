@@ -22,6 +22,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use reqwest::Url;
 
 use super::failure;
+use crate::store::clock::{Correction, StoreClock};
 use crate::store::credentials::{Attempts, Edition, Rotating, Signing};
 use crate::store::requests::{self, REQUEST_PAYER, Voice};
 use crate::store::signing::{SignGet, SignedGet};
@@ -53,7 +54,9 @@ pub(super) struct Signer {
     pub requester_pays: bool,
     /// The sum of an object is asked for with its content.
     pub asks_sums: bool,
-    cache: Cache<Key, (SignedGet, SystemTime)>,
+    /// With the end of each, and the correction that it was made with.
+    cache: Cache<Key, (SignedGet, SystemTime, Correction)>,
+    clock: Arc<StoreClock>,
 }
 
 impl fmt::Debug for Signer {
@@ -65,7 +68,15 @@ impl fmt::Debug for Signer {
 impl Signer {
     pub fn new(base: &str, region: String, credentials: Option<Arc<Rotating>>, requester_pays: bool) -> Self {
         let cache = Cache::builder().max_capacity(SIGNATURES).time_to_live(SIGNATURE_LIFETIME).build();
-        Self { base: base.trim_end_matches('/').to_owned(), region, credentials, requester_pays, asks_sums: false, cache }
+        Self {
+            base: base.trim_end_matches('/').to_owned(),
+            region,
+            credentials,
+            requester_pays,
+            asks_sums: false,
+            cache,
+            clock: Arc::default(),
+        }
     }
 
     /// Whether the keys that signed it are still those that sign.
@@ -131,7 +142,7 @@ impl Signer {
         let payload = payload.map_or(SignableBody::UnsignedPayload, |hash| SignableBody::Precomputed(hex::encode(hash)));
         let unsigned = Unsigned { method: method.as_str(), url: url.as_str(), headers: &own, payload };
         let signature = unsigned
-            .sign(&credentials, &self.region, SystemTime::now())
+            .sign(&credentials, &self.region, self.clock.correction().apply(SystemTime::now()))
             .map_err(|error| Error::new(ErrorKind::Invalid, op, key, format!("cannot sign: {error}")))?;
         headers.extend(signature);
         Ok(Headers { headers, by: Some(edition), expires: keys.expires })
@@ -149,9 +160,10 @@ struct Headers {
 #[async_trait]
 impl SignGet for Signer {
     async fn sign_get(&self, key: &Key) -> Result<SignedGet> {
-        let now = SystemTime::now();
-        if let Some((signed, valid_until)) = self.cache.get(key)
+        let (now, correction) = (SystemTime::now(), self.clock.correction());
+        if let Some((signed, valid_until, corrected)) = self.cache.get(key)
             && now < valid_until
+            && corrected == correction
             && self.may_reuse(&signed)
         {
             return Ok(signed);
@@ -162,7 +174,7 @@ impl SignGet for Signer {
         let valid_until = (now + SIGNATURE_LIFETIME).min(expires.unwrap_or(now + SIGNATURE_LIFETIME));
         // What new keys sign is asked for once before it is kept.
         if self.may_reuse(&signed) {
-            self.cache.insert(key.clone(), (signed.clone(), valid_until));
+            self.cache.insert(key.clone(), (signed.clone(), valid_until, correction));
         }
         Ok(signed)
     }
@@ -206,7 +218,11 @@ impl Voice for Signer {
 
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
         let (Some(keys), Some(by)) = (&self.credentials, by) else { return false };
-        keys.again(attempts, by, error).await
+        attempts.correct(&self.clock, error) || keys.again(attempts, by, error).await
+    }
+
+    fn clock(&self) -> &Arc<StoreClock> {
+        &self.clock
     }
 
     fn signs_payloads(&self) -> bool {

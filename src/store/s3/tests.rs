@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
@@ -279,6 +279,55 @@ async fn a_head_without_a_body_is_still_understood() {
     }
     let (_server, incomplete) = scripted(&["HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n".into()]).await;
     assert_eq!(incomplete.head(&Key::from("k")).await.unwrap_err().kind, ErrorKind::Malformed);
+}
+
+#[tokio::test]
+async fn a_refused_time_is_replaced_by_that_of_the_store() {
+    for minutes in [-20_i64, 20] {
+        let gap = Duration::from_secs(60 * minutes.unsigned_abs());
+        let store_time = if minutes < 0 { SystemTime::now() - gap } else { SystemTime::now() + gap };
+        let date = httpdate::fmt_http_date(store_time);
+        let refused = |body: &str| {
+            format!("HTTP/1.1 403 Forbidden\r\nConnection: close\r\nDate: {date}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+        };
+        let skewed = "<Error><Code>RequestTimeTooSkewed</Code><Message>The difference is too large.</Message></Error>";
+        let head = "HTTP/1.1 200 OK\r\nConnection: close\r\nETag: \"e\"\r\nContent-Length: 4\r\n\r\n".to_owned();
+        let part = "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nContent-Range: bytes 0-3/4\r\nETag: \"e\"\r\nContent-Length: 4\r\n\r\nabcd";
+        let page = "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
+        let page = format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{page}", page.len());
+        let gone = "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n".to_owned();
+        // The refusal of a HEAD has no body; all others say what is wrong.
+        for (op, refusal, success) in [
+            (Op::Head, refused(""), head.clone()),
+            (Op::Get, refused(skewed), part.into()),
+            (Op::List, refused(skewed), page),
+            (Op::Delete, refused(skewed), gone),
+        ] {
+            let server = Fake::start([refusal, success, head.clone()].into_iter().map(Reply::Close).collect()).await;
+            let json = r#"echo '{"Version":1,"AccessKeyId":"test","SecretAccessKey":"testsecret"}'"#;
+            let store = connect(&process(&server.address().to_string(), json), Arc::default()).await.unwrap();
+            match op {
+                Op::Head => assert_eq!(store.head(&Key::from("k")).await.unwrap().size, 4),
+                Op::Get => assert_eq!(read(&*store, "k", &ETag::from("\"e\""), 0..4).await.unwrap(), b"abcd"),
+                Op::List => assert!(store.list(&listing("", None, 10)).await.unwrap().objects.is_empty()),
+                _ => store.delete(&Key::from("k")).await.unwrap(),
+            }
+            store.head(&Key::from("k")).await.unwrap();
+            let signed: Vec<i64> = server.heads().iter().map(|head| minutes_from_now(head)).collect();
+            let corrected = |found: i64| (found - minutes).abs() <= 1;
+            assert!(signed[0].abs() <= 1 && corrected(signed[1]) && corrected(signed[2]), "{op}: {signed:?}");
+        }
+    }
+}
+
+/// Minutes between now and the time in the signature of a request.
+fn minutes_from_now(head: &str) -> i64 {
+    let stamp = head.lines().find_map(|line| line.strip_prefix("x-amz-date: ")).unwrap().to_ascii_uppercase();
+    let signed: jiff::Timestamp =
+        format!("{}-{}-{}T{}:{}:{}Z", &stamp[..4], &stamp[4..6], &stamp[6..8], &stamp[9..11], &stamp[11..13], &stamp[13..15])
+            .parse()
+            .unwrap();
+    (signed.as_second() - jiff::Timestamp::now().as_second()) / 60
 }
 
 /// What the next attempt meets again is [`ErrorKind::Malformed`], which is repeated once, and not [`ErrorKind::Corrupt`].

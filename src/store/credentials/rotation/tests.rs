@@ -1,6 +1,7 @@
 //! What happens to keys, in the order in which it happens.
 
 use super::*;
+use crate::store::clock::Correction;
 
 /// A rotation and its clock.
 struct Story {
@@ -48,7 +49,7 @@ impl Story {
     }
 
     fn answered(&mut self, edition: Edition, verdict: Verdict) -> Next {
-        self.answered_at(&mut Attempts { began: self.now, left: 3, denied: false }, edition, verdict)
+        self.answered_at(&mut Attempts { began: self.now, left: 3, denied: false, correction: Correction::default() }, edition, verdict)
     }
 
     fn answered_at(&mut self, attempts: &mut Attempts, edition: Edition, verdict: Verdict) -> Next {
@@ -146,7 +147,7 @@ fn what_neither_keys_may_do_says_nothing_about_the_new_ones() {
     let old = story.signs("old");
     story.finds("new", None);
     let new = story.signs("new");
-    let mut attempts = Attempts { began: story.now, left: 3, denied: false };
+    let mut attempts = Attempts { began: story.now, left: 3, denied: false, correction: Correction::default() };
     assert_eq!(story.answered_at(&mut attempts, new, DENIED), Next::Again);
     assert_eq!(story.signs("old"), old);
     assert_eq!(story.answered_at(&mut attempts, old, DENIED), Next::Done);
@@ -158,7 +159,7 @@ fn what_neither_keys_may_do_says_nothing_about_the_new_ones() {
 fn requests_that_are_refused_together_ask_the_source_once() {
     let mut story = Story::with("old", None);
     let old = story.signs("old");
-    let mut early = Attempts { began: story.now, left: 3, denied: false };
+    let mut early = Attempts { began: story.now, left: 3, denied: false, correction: Correction::default() };
     story.later(SECOND);
     assert_eq!(story.answered(old, Refused), Next::Ask(1));
     assert_eq!(story.answered(old, Refused), Next::Ask(1), "it waits for the same question");

@@ -93,7 +93,7 @@ async fn a_signature_does_not_outlive_its_credentials() {
     assert!(gone.cache.get(&Key::from("k")).is_none());
     let long = signer(credentials(Some(SystemTime::now() + Duration::from_secs(3600))));
     long.sign_get(&Key::from("k")).await.unwrap();
-    let (_, valid_until) = long.cache.get(&Key::from("k")).unwrap();
+    let (_, valid_until, _) = long.cache.get(&Key::from("k")).unwrap();
     assert!(valid_until <= SystemTime::now() + SIGNATURE_LIFETIME);
 }
 
