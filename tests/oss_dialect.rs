@@ -316,6 +316,33 @@ async fn redirects_carry_the_signature_to_allowed_hosts_only() {
 }
 
 #[tokio::test]
+async fn links_without_a_tag_are_links() {
+    let bench = Bench::start(setup()).await;
+    bench.server.have_bare_links();
+    let store = bench.store(Signature::V4).await;
+    let link = |name: &'static str, target: &'static [u8]| {
+        let store = &store;
+        async move { store.put_symlink(&Key::from(name), target, &Headers::default(), &Condition::Any).await.unwrap().etag }
+    };
+    for target in [&b"a"[..], b"nowhere"] {
+        let etag = link("link", target).await;
+        let found = store.details(&Key::from("link")).await.unwrap();
+        assert_eq!((found.symlink.as_deref(), &found.meta.etag), (Some(target), &etag));
+        // HEAD follows the link where it leads to an object.
+        assert_eq!(store.head(&Key::from("link")).await.unwrap().etag, etag);
+        let listed = store.list(&listing("link", false, 5)).await.unwrap();
+        assert_eq!(listed.objects.len(), 1);
+        let (source, copied) = (Key::from("link"), Key::from("copy"));
+        let copy = CopyRequest { source, etag: etag.clone(), target: copied, headers: None, condition: Condition::Any };
+        store.copy(&copy).await.unwrap();
+        assert_eq!(store.details(&Key::from("copy")).await.unwrap().symlink.as_deref(), Some(target));
+        let other = link("link", b"other").await;
+        assert_eq!(store.delete_version(&Key::from("link"), &etag).await.unwrap_err().kind, ErrorKind::Replaced);
+        store.delete_version(&Key::from("link"), &other).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_refused_time_is_replaced_by_that_of_the_store() {
     for signature in BOTH {
         let bench = Bench::start(setup()).await;

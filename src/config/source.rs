@@ -33,6 +33,7 @@ impl Source {
     /// # Errors
     /// When the text names no bucket, or nothing says which protocol its store speaks.
     pub fn parse(text: &str, endpoint: Option<&str>, program: Program) -> Result<Self, Error> {
+        check_words(text)?;
         let (dialect, bucket, prefix) = if let Some((scheme, rest)) = text.split_once("://") {
             let dialect = match scheme {
                 "s3" => Dialect::S3,
@@ -63,6 +64,25 @@ fn guess(text: &str, endpoint: Option<&str>, program: Program) -> Result<Dialect
     } else {
         Err(bad(text, format!("which store? Write s3://{text} or oss://{text}, or add --endpoint")))
     }
+}
+
+/// Refuses what looks like a source and is read as another one: credentials in front of the bucket, and names of Amazon's own form.
+fn check_words(text: &str) -> Result<(), Error> {
+    let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
+    // Neither in a bucket's name nor, behind it, in front of the first slash.
+    if let Some((_, bucket)) = rest.split('/').next().unwrap_or_default().rsplit_once('@') {
+        let colon = if scheme.is_empty() { "" } else { "://" };
+        let reason = "must not carry credentials: use --passwd-file, --profile or the environment".to_owned();
+        return Err(bad(&format!("{scheme}{colon}********@{bucket}"), reason));
+    }
+    let Some(arn) = rest.strip_prefix("arn:") else { return Ok(()) };
+    // arn:PARTITION:s3:::BUCKET/PREFIX, or with region and account, of what is no bucket.
+    let fields: Vec<&str> = arn.splitn(5, ':').collect();
+    let fix = match fields[..] {
+        [_, "s3", "", "", bucket] if !bucket.is_empty() => format!("write s3://{bucket}"),
+        _ => "access points are not supported: write s3://BUCKET, with the bucket behind it".to_owned(),
+    };
+    Err(bad(text, format!("is an ARN, not a bucket: {fix}")))
 }
 
 /// Names that S3, OSS and the servers that speak their protocols agree on, a little wider than any one of them.
@@ -142,10 +162,24 @@ mod tests {
             ("s3://", "3 to 63"),
             ("s3://no spaces", "3 to 63"),
             ("oss:///prefix", "3 to 63"),
+            ("arn:aws:s3:::data/dir", "write s3://data/dir"),
+            ("s3://arn:aws:s3:::data", "write s3://data"),
+            ("arn:aws:s3:eu-west-1:123456789012:accesspoint/mine", "access points are not supported"),
+            ("arn:aws:s3", "access points"),
         ] {
             let error = parsed(text, None, Program::Native);
             assert!(error.contains(fix), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn credentials_in_a_source_are_refused_and_not_repeated() {
+        for text in ["s3://AKID:hunter2@data/dir", "hunter2@data", "AKID:hunter2@data:/dir", "oss://AKID:hunt@hunter2@data"] {
+            let error = parsed(text, Some("http://127.0.0.1:9000"), Program::Native);
+            assert!(error.contains("--passwd-file") && error.contains("@data"), "{error}");
+            assert!(!error.contains("hunter2") && !error.contains("AKID"), "{error}");
+        }
+        assert_eq!(parsed("s3://data/a@b", None, Program::Native), "s3://data/a@b [a@b/]");
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use md5::{Digest, Md5};
+
 /// How tags begin that no store has given.
 const STAND_IN: &str = "untagged-";
 
@@ -111,6 +113,11 @@ impl ETag {
             Some(id) => format!("W/\"{STAND_IN}version-{id}\""),
             None => format!("W/\"{STAND_IN}{size}-{seconds}\""),
         })
+    }
+
+    /// What stands in for the tag of a symbolic link that has none: links differ by their target alone.
+    pub(super) fn of_link(target: &[u8]) -> Self {
+        Self::from(&*format!("W/\"{STAND_IN}link-{}\"", hex::encode(Md5::digest(target))))
     }
 
     /// Whether the store has named no version of the object.

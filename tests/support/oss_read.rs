@@ -31,7 +31,7 @@ pub fn serve(
         (&Method::GET, false) if received.query.iter().any(|(name, _)| name == "symlink") => {
             let data = find(setup, &key)?;
             let target = writes.target(&key, data).ok_or((400, "NotSymlink", "The object is not symlink.".to_owned()))?;
-            let mut headers = object_headers(writes, &key, data);
+            let mut headers = if writes.bare_links { Vec::new() } else { object_headers(writes, &key, data) };
             headers.push((header::HeaderName::from_static("x-oss-symlink-target"), target.to_owned()));
             Ok(respond(200, headers, Vec::new()))
         }
@@ -144,6 +144,10 @@ fn list(setup: &Setup, writes: &Writes, received: &Received) -> Answer {
         let name = encode(key);
         let kind = data.and_then(|data| writes.target(key, data)).map_or("Normal", |_| "Symlink");
         body += &match data {
+            Some(data) if kind == "Symlink" && writes.bare_links => format!(
+                "<Contents><Key>{name}</Key><LastModified>{}</LastModified><Type>{kind}</Type><Size>0</Size></Contents>",
+                iso(writes.modified(key, data))
+            ),
             None => format!("<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>"),
             Some(data) => format!(
                 "<Contents><Key>{name}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Type>{kind}</Type><Size>{}</Size></Contents>",

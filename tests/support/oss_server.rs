@@ -161,6 +161,11 @@ impl OssServer {
         self.state.writes.lock().unwrap().faults.push(OssFault { op, effect, times });
     }
 
+    /// Gives links neither tag nor date, as some servers do.
+    pub fn have_bare_links(&self) {
+        self.state.writes.lock().unwrap().bare_links = true;
+    }
+
     /// How many uploads were neither completed nor aborted.
     pub fn uploads(&self) -> usize {
         self.state.writes.lock().unwrap().uploads()
