@@ -30,6 +30,7 @@ mod range;
 mod reach;
 mod read_endpoint;
 mod redirect;
+mod request_log;
 mod requests;
 mod resolve;
 mod retry;

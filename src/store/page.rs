@@ -13,9 +13,10 @@ use super::clock::StoreClock;
 use super::leave::Clients;
 use super::listing::{self, ListingError, Tokens};
 use super::redirect::{self, AllowList, Course, Target};
+use super::request_log::{Outgoing, Sending};
 use super::signing::{SignGet, SignedGet};
 use super::{Error, ErrorKind, Key, ListPage, Op, Options, Result, Tell};
-use crate::metrics::{Attempt, Metrics, RequestKind};
+use crate::metrics::{Metrics, RequestKind};
 
 /// A page of 1000 keys of 1 KiB, each byte percent-encoded, is below 4 MiB; what is longer is no listing.
 const BODY_LIMIT: usize = 16 << 20;
@@ -40,6 +41,7 @@ pub(super) enum Answered {
 #[derive(Clone, Debug)]
 pub(super) struct PageClient {
     http: Clients,
+    bucket: String,
     answer_timeout: Duration,
     stall_timeout: Duration,
     tokens: Tokens,
@@ -53,7 +55,7 @@ impl PageClient {
     pub fn new(http: Clients, options: &Options, tokens: Tokens, clock: Arc<StoreClock>, metrics: Arc<Metrics>) -> Self {
         let Options { answer_timeout, stall_timeout, .. } = *options;
         let allowed = AllowList::new(&options.redirect_hosts);
-        Self { http, answer_timeout, stall_timeout, tokens, allowed, clock, metrics }
+        Self { http, bucket: options.bucket.clone(), answer_timeout, stall_timeout, tokens, allowed, clock, metrics }
     }
 
     /// Sends `signed`, which `signer` made, to the endpoint and after its redirects, and reads the answer; `tell` gets the next page's token as
@@ -75,16 +77,15 @@ impl PageClient {
     }
 
     async fn attempt(&self, target: Target, prefix: &Key, tell: &Tell<'_>) -> Result<Answered> {
-        let mut attempt = self.metrics.attempt(RequestKind::List);
-        let answered = self.ask(target, prefix, &mut attempt, tell).await;
-        match &answered {
-            Ok(_) => attempt.on_end(),
-            Err(_) => attempt.on_lost(),
-        }
+        let (url, headers) = (&target.url, &target.headers);
+        let outgoing = Outgoing { op: Op::List, method: &Method::GET, bucket: &self.bucket, key: prefix, url, headers };
+        let mut sending = Sending::new(&self.metrics, RequestKind::List, outgoing);
+        let answered = self.ask(target, prefix, &mut sending, tell).await;
+        sending.on_result(&answered);
         answered
     }
 
-    async fn ask(&self, target: Target, prefix: &Key, attempt: &mut Attempt, tell: &Tell<'_>) -> Result<Answered> {
+    async fn ask(&self, target: Target, prefix: &Key, sending: &mut Sending, tell: &Tell<'_>) -> Result<Answered> {
         let began = Instant::now();
         let sent = self.http.next().get(target.url).headers(target.headers).send();
         let mut response = match timeout(self.answer_timeout, sent).await {
@@ -93,10 +94,11 @@ impl PageClient {
             Err(_) => return Err(Error::new(ErrorKind::Timeout, Op::List, prefix, format!("no answer for {:?}", self.answer_timeout))),
         };
         let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
-        attempt.on_head(status.as_u16());
+        sending.on_head(status.as_u16(), &headers);
         self.clock.record(&headers, began, Instant::now());
         if !status.is_success() {
             let body = self.body(&mut response, prefix, &|_| true).await?;
+            sending.on_bytes(body.len() as u64);
             return Ok(Answered::Refused(status, headers, body));
         }
         let announce = |received: &[u8]| match listing::early_token(received, self.tokens) {
@@ -108,6 +110,7 @@ impl PageClient {
             None => received.len() >= EARLY,
         };
         let body = self.body(&mut response, prefix, &announce).await?;
+        sending.on_bytes(body.len() as u64);
         Ok(match listing::parse(&body, self.tokens) {
             Ok(page) => Answered::Page(page),
             Err(error) => Answered::Unreadable(status, headers, error),

@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode, header};
 use hyper_util::client::proxy::matcher::Matcher;
 use moka::sync::Cache;
 use tokio::time::{Instant, sleep, timeout};
@@ -25,6 +25,7 @@ use super::endpoint;
 use super::leave::Clients;
 use super::plain::{self, Failure};
 use super::redirect::{self, AllowList, Course, Remembered, Target};
+use super::request_log::{Outgoing, Sending};
 use super::requests::{Tags, Voice, object_sum};
 use super::signing::{Remembering, SignGet};
 use super::{Dialect, Error, ErrorKind, Key, Op, Options, RangeRequest, RangeSink, Result};
@@ -51,6 +52,7 @@ pub(super) struct RangeClient {
     library_only: Cache<String, ()>,
     answer_timeout: Duration,
     stall_timeout: Duration,
+    bucket: String,
     allowed: AllowList,
     remembered: Remembered,
     tags: Arc<Tags>,
@@ -72,6 +74,7 @@ impl RangeClient {
             library_only: Cache::builder().max_capacity(MOST_ODD_HOSTS).time_to_live(ODD_FOR).build(),
             answer_timeout: options.answer_timeout,
             stall_timeout: options.stall_timeout,
+            bucket: options.bucket.clone(),
             allowed: AllowList::new(&options.redirect_hosts),
             remembered: Remembered::new(),
             tags,
@@ -169,7 +172,7 @@ impl RangeClient {
     async fn send(&self, target: &Target, conditions: &Conditions, key: &Key) -> Result<Response> {
         let mut headers = target.headers.clone();
         headers.extend(conditions.0.clone());
-        let mut attempt = self.metrics.attempt(RequestKind::Get);
+        let mut attempt = self.sending(target, &headers, key);
         let sent = async {
             let host = target.url.host_str().unwrap_or_default();
             if self.plain.takes(&target.url) && !self.library_only.contains_key(host) {
@@ -178,8 +181,8 @@ impl RangeClient {
                     return Ok(Source::Plain(response));
                 }
                 self.library_only.insert(host.to_owned(), ());
-                attempt.on_head(response.status().as_u16());
-                attempt = self.metrics.attempt(RequestKind::Get);
+                attempt.on_head(response.status().as_u16(), response.headers());
+                attempt = self.sending(target, &headers, key);
             }
             let sent = self.http.next().get(target.url.clone()).headers(headers).send().await;
             sent.map(Source::Library).map_err(|error| answer::transport(Op::Get, key, &error))
@@ -188,37 +191,43 @@ impl RangeClient {
         match timeout(self.answer_timeout, sent).await.map_err(silent).flatten() {
             Ok(source) => Ok(Response::new(source, attempt)),
             Err(error) => {
-                attempt.on_lost();
+                attempt.on_lost(&error);
                 Err(error)
             }
         }
     }
 
+    fn sending(&self, target: &Target, headers: &HeaderMap, key: &Key) -> Sending {
+        let outgoing = Outgoing { op: Op::Get, method: &Method::GET, bucket: &self.bucket, key, url: &target.url, headers };
+        Sending::new(&self.metrics, RequestKind::Get, outgoing)
+    }
+
     async fn copy(&self, mut response: Response, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+        let mut got = 0;
         let copied = match &mut response.source {
-            Source::Plain(source) => self.receive(source, request, sink).await,
-            Source::Library(source) => self.copy_pieces(source, request, sink).await,
+            Source::Plain(source) => self.receive(source, request, sink, &mut got).await,
+            Source::Library(source) => self.copy_pieces(source, request, sink, &mut got).await,
         };
+        response.on_bytes(got);
         match &copied {
             Ok(()) => response.finish(),
-            Err(_) => response.on_lost(),
+            Err(error) => response.on_lost(error),
         }
         copied
     }
 
-    /// Has the body, whose length was checked, written into the sink.
-    async fn receive(&self, response: &mut plain::Response, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+    /// Has the body, whose length was checked, written into the sink. `got` is how much of it has come, also when that fails.
+    async fn receive(&self, response: &mut plain::Response, request: &RangeRequest, sink: &mut dyn RangeSink, got: &mut u64) -> Result<()> {
         let wanted = request.range.end - request.range.start;
         let mut stalled = pin!(sleep(self.stall_timeout));
-        let mut got = 0_u64;
-        while got < wanted {
+        while *got < wanted {
             let read = tokio::select! {
                 biased;
                 read = response.read(sink.spare()) => read,
-                () = &mut stalled => return Err(self.stall(request, got)),
+                () = &mut stalled => return Err(self.stall(request, *got)),
             };
             let n = match read {
-                Ok(0) => return Err(short(request, got)),
+                Ok(0) => return Err(short(request, *got)),
                 Ok(n) => n,
                 Err(error) => {
                     let mut error = lost(&request.key, &Failure::Lost(error));
@@ -226,7 +235,7 @@ impl RangeClient {
                     return Err(error);
                 }
             };
-            got += n as u64;
+            *got += n as u64;
             self.metrics.fetched_bytes.add(n as u64);
             sink.advance(n);
             stalled.as_mut().reset(Instant::now() + self.stall_timeout);
@@ -236,30 +245,35 @@ impl RangeClient {
 
     /// Copies the body into the sink. A byte too many or too few is an error of its own: HTTP framing alone does
     /// not show it when the length is unknown.
-    async fn copy_pieces(&self, response: &mut reqwest::Response, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
+    async fn copy_pieces(
+        &self,
+        response: &mut reqwest::Response,
+        request: &RangeRequest,
+        sink: &mut dyn RangeSink,
+        got: &mut u64,
+    ) -> Result<()> {
         let (wanted, status) = (request.range.end - request.range.start, response.status());
-        let mut got = 0_u64;
         loop {
             let piece = match timeout(self.stall_timeout, response.chunk()).await {
                 Ok(Ok(Some(piece))) => piece,
-                Ok(Ok(None)) if got == wanted => return Ok(()),
-                Ok(Ok(None)) => return Err(short(request, got)),
-                Ok(Err(error)) if ended_early(&error) => return Err(short(request, got)),
+                Ok(Ok(None)) if *got == wanted => return Ok(()),
+                Ok(Ok(None)) => return Err(short(request, *got)),
+                Ok(Err(error)) if ended_early(&error) => return Err(short(request, *got)),
                 Ok(Err(error)) => {
                     let mut error = answer::transport(Op::Get, &request.key, &error);
                     error.message = format!("{} after {got} of {wanted} bytes", error.message);
                     return Err(error);
                 }
-                Err(_) => return Err(self.stall(request, got)),
+                Err(_) => return Err(self.stall(request, *got)),
             };
             self.metrics.fetched_bytes.add(piece.len() as u64);
-            if piece.len() as u64 > wanted - got {
+            if piece.len() as u64 > wanted - *got {
                 let message = format!("long body: more than {wanted} bytes");
                 // A server without range support sends the object from its beginning, each time.
                 let kind = if status == StatusCode::OK { ErrorKind::Malformed } else { ErrorKind::Corrupt };
                 return Err(answered(kind, &request.key, status, message));
             }
-            got += piece.len() as u64;
+            *got += piece.len() as u64;
             super::pour(&piece, sink);
         }
     }

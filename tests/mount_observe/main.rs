@@ -10,8 +10,9 @@ mod support;
 mod live;
 mod metrics;
 mod own_files;
+mod requests;
 
 fn main() -> std::process::ExitCode {
-    let trials = [own_files::trials(), metrics::trials(), live::trials()];
+    let trials = [own_files::trials(), metrics::trials(), live::trials(), requests::trials()];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

@@ -3,12 +3,13 @@
 use http::{HeaderMap, StatusCode};
 
 use super::{ERROR_BODY_LIMIT, plain};
-use crate::metrics::Attempt;
+use crate::store::Error;
+use crate::store::request_log::Sending;
 
 /// An answer.
 pub(super) struct Response {
     pub source: Source,
-    attempt: Attempt,
+    sending: Sending,
 }
 
 /// Who reads its body.
@@ -18,14 +19,14 @@ pub(super) enum Source {
 }
 
 impl Response {
-    /// The head of the answer to `attempt` has come.
-    pub fn new(source: Source, mut attempt: Attempt) -> Self {
-        let status = match &source {
-            Source::Plain(response) => response.status(),
-            Source::Library(response) => response.status(),
+    /// The head of the answer to what `sending` sent has come.
+    pub fn new(source: Source, mut sending: Sending) -> Self {
+        let (status, headers) = match &source {
+            Source::Plain(response) => (response.status(), response.headers()),
+            Source::Library(response) => (response.status(), response.headers()),
         };
-        attempt.on_head(status.as_u16());
-        Self { source, attempt }
+        sending.on_head(status.as_u16(), headers);
+        Self { source, sending }
     }
 
     pub fn status(&self) -> StatusCode {
@@ -51,7 +52,7 @@ impl Response {
 
     /// The body of a refusal, as far as it comes.
     pub async fn document(&mut self) -> Vec<u8> {
-        match &mut self.source {
+        let body = match &mut self.source {
             Source::Plain(response) => response.document(ERROR_BODY_LIMIT).await,
             Source::Library(response) => {
                 let mut body = Vec::new();
@@ -62,17 +63,24 @@ impl Response {
                 }
                 body
             }
-        }
+        };
+        self.sending.on_bytes(body.len() as u64);
+        body
+    }
+
+    /// Bytes of the body that were read from the source.
+    pub fn on_bytes(&mut self, bytes: u64) {
+        self.sending.on_bytes(bytes);
     }
 
     /// The rest of the body did not come.
-    pub fn on_lost(mut self) {
-        self.attempt.on_lost();
+    pub fn on_lost(mut self, error: &Error) {
+        self.sending.on_lost(error);
     }
 
     /// No more is wanted of it: its connection can serve the next request, if the body is at its end.
     pub fn finish(mut self) {
-        self.attempt.on_end();
+        self.sending.on_end();
         if let Source::Plain(response) = self.source {
             response.finish();
         }

@@ -88,9 +88,12 @@ impl Urls {
             let silent = |_| Error::new(ErrorKind::Timeout, Op::Get, &shown, format!("no byte for {stall:?}"));
             match timeout(stall, next(&mut response.source, memory, &shown)).await.map_err(silent).flatten() {
                 Ok(0) => break,
-                Ok(n) => on_bytes(n as u64),
+                Ok(n) => {
+                    response.on_bytes(n as u64);
+                    on_bytes(n as u64);
+                }
                 Err(error) => {
-                    response.on_lost();
+                    response.on_lost(&error);
                     return Err(error);
                 }
             }

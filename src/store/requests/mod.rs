@@ -33,9 +33,10 @@ use super::clock::StoreClock;
 use super::credentials::{Attempts, Edition};
 use super::leave::Clients;
 use super::redirect::{self, AllowList, Course, Target};
+use super::request_log::{Outgoing, Sending};
 use super::signing::SignedGet;
 use super::{Body, Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result, StoreTime, UploadChecksum};
-use crate::metrics::{Attempt, Metrics, RequestKind};
+use crate::metrics::{Metrics, RequestKind};
 
 pub(super) use self::digests::Tags;
 pub(super) use self::headers::{REQUEST_PAYER, object_sum, version_in};
@@ -263,29 +264,31 @@ impl Requests {
             // Also of an empty body: there are stores that insist on it.
             target.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(call.body.len()));
         }
-        let mut counted = self.metrics.attempt(kind_of(call.op));
-        let answered = self.answered(call, target, &mut counted).await;
-        match &answered {
-            Ok(_) => counted.on_end(),
-            Err(_) => counted.on_lost(),
-        }
+        let (url, headers) = (&target.url, &target.headers);
+        let outgoing = Outgoing { op: call.op, method: &call.method, bucket: &self.bucket, key: call.key, url, headers };
+        let mut sending = Sending::new(&self.metrics, kind_of(call.op), outgoing);
+        let answered = self.answered(call, target, &mut sending).await;
+        sending.on_result(&answered);
         answered
     }
 
-    async fn answered(&self, call: &Call<'_>, target: Target, counted: &mut Attempt) -> Result<(StatusCode, HeaderMap, Vec<u8>)> {
+    async fn answered(&self, call: &Call<'_>, target: Target, sending: &mut Sending) -> Result<(StatusCode, HeaderMap, Vec<u8>)> {
         let sent = Instant::now();
-        let mut response = self.exchange(call, target).await?;
+        let leaving = Leaving::new(self.metrics.clone());
+        let exchanged = self.exchange(call, target, &leaving).await;
+        sending.on_bytes(leaving.bytes() as u64);
+        let mut response = exchanged?;
         self.voice.clock().record(response.headers(), sent, Instant::now());
         let status = response.status();
-        counted.on_head(status.as_u16());
+        sending.on_head(status.as_u16(), response.headers());
         let headers = std::mem::take(response.headers_mut());
         let body = self.document(call, &mut response).await?;
+        sending.on_bytes(body.len() as u64);
         Ok((status, headers, body))
     }
 
     /// The head of the answer. Silence is measured from the last piece of the body that left.
-    async fn exchange(&self, call: &Call<'_>, target: Target) -> Result<Response> {
-        let leaving = Leaving::new(self.metrics.clone());
+    async fn exchange(&self, call: &Call<'_>, target: Target, leaving: &Leaving) -> Result<Response> {
         let request = self.http.next().request(call.method.clone(), target.url).headers(target.headers);
         let request = if call.body.is_empty() {
             request

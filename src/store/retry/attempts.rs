@@ -15,7 +15,7 @@ use tracing::debug;
 use super::Policy;
 use super::load::Load;
 use crate::metrics::Metrics;
-use crate::store::{Error, ErrorKind, Key, Op, Result};
+use crate::store::{Error, ErrorKind, Key, Op, Result, request_log};
 
 /// The first delay is up to this: about the round trip that failed.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
@@ -137,6 +137,8 @@ impl<'l> Attempts<'l> {
             load.on_first();
         }
         self.total += 1;
+        let attempt = pin!(attempt);
+        let attempt = request_log::numbered(self.total, attempt);
         let result = self.in_time(op, key, &arrived, attempt).await;
         place.on_end(&result);
         if arrived() > before {
