@@ -22,6 +22,13 @@ pub enum Format {
     Json,
 }
 
+impl Format {
+    /// The shape of that name: `json`, or `text`, which every other name stands for.
+    pub fn named(name: &str) -> Self {
+        if name == "json" { Self::Json } else { Self::Text }
+    }
+}
+
 /// Options of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {

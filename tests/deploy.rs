@@ -240,7 +240,7 @@ fn the_driver_has_no_rights() {
         (&false.into(), &true.into(), &true.into())
     );
     let audiences: Vec<_> = list(&driver["tokenRequests"]).iter().map(|request| text(&request["audience"])).collect();
-    assert_eq!(audiences, ["sts.aliyuncs.com", "sts.amazonaws.com"]);
+    assert_eq!(audiences, ["sts.aliyuncs.com", "sts.amazonaws.com", "pods.eks.amazonaws.com"]);
     assert_eq!(driver["volumeLifecycleModes"], serde_json::json!(["Persistent", "Ephemeral"]));
 }
 

@@ -26,7 +26,11 @@ pub async fn look(stream: std::os::unix::net::UnixStream, path: &str, patience: 
 
 async fn ask(stream: UnixStream, path: &str) -> io::Result<(StatusCode, String)> {
     let (mut sender, connection) = http1::handshake::<_, String>(TokioIo::new(stream)).await.map_err(io::Error::other)?;
-    let request = Request::get(path).header(header::HOST, "localhost").body(String::new()).map_err(io::Error::other)?;
+    let request = Request::get(path)
+        .header(header::HOST, "localhost")
+        .header(header::ACCEPT, "application/openmetrics-text")
+        .body(String::new())
+        .map_err(io::Error::other)?;
     let asking = async {
         let answer = sender.send_request(request).await.map_err(io::Error::other)?;
         let status = answer.status();

@@ -21,7 +21,8 @@ use tokio::time::Instant;
 
 use super::health::{Health, Stage, Waiting};
 use super::listen::{Listener, Socket};
-use super::openmetrics;
+use super::openmetrics::{self, Form};
+use super::process::Process;
 use super::socket_file::SocketFile;
 
 /// Connections at a time: a few scrapers and a person. Of more the one that has asked for nothing for the longest goes, so that a probe of Kubernetes is
@@ -67,7 +68,7 @@ pub struct Pages {
 pub trait Shown: Send + Sync + 'static {
     /// How far it has come.
     fn stage(&self) -> impl Future<Output = Stage> + Send;
-    /// The metrics as a page; none: nothing is counted yet.
+    /// The metrics as a page of OpenMetrics; none: nothing is counted yet.
     fn metrics(&self) -> impl Future<Output = Option<Result<String, fmt::Error>>> + Send;
 }
 
@@ -87,8 +88,28 @@ impl Shown for Health {
     }
 
     async fn metrics(&self) -> Option<Result<String, fmt::Error>> {
-        Some(openmetrics::text(self.observer()?.stats().await))
+        let stats = self.observer()?.stats().await;
+        Some(openmetrics::text(stats, process().await))
     }
+}
+
+/// A daemon without a mount of its own: it is ready as long as it answers, and counts nothing but what the kernel tells of it.
+#[derive(Debug)]
+pub struct Alone;
+
+impl Shown for Alone {
+    async fn stage(&self) -> Stage {
+        Stage::Ready
+    }
+
+    async fn metrics(&self) -> Option<Result<String, fmt::Error>> {
+        Some(openmetrics::of_process(process().await))
+    }
+}
+
+/// A reading of this process; its descriptors are counted in a directory that may be long.
+async fn process() -> Process {
+    tokio::task::spawn_blocking(Process::read).await.unwrap_or_default()
 }
 
 impl Pages {
@@ -173,7 +194,10 @@ async fn accept<D: Door>(shown: Arc<impl Shown>, door: D) {
             let service = service_fn(move |request: Request<Incoming>| {
                 *asks.lock() = Instant::now();
                 let shown = Arc::clone(&shown);
-                async move { Ok::<_, Infallible>(answer(&*shown, request.method(), request.uri().path()).await) }
+                async move {
+                    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+                    Ok::<_, Infallible>(answer(&*shown, request.method(), request.uri().path(), Form::accepted(accept)).await)
+                }
             });
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
@@ -185,7 +209,7 @@ async fn accept<D: Door>(shown: Arc<impl Shown>, door: D) {
     }
 }
 
-async fn answer(shown: &impl Shown, method: &Method, path: &str) -> Response<String> {
+async fn answer(shown: &impl Shown, method: &Method, path: &str, form: Form) -> Response<String> {
     let Some(page) = Page::at(path) else { return plain(StatusCode::NOT_FOUND, "there are /metrics, /healthz and /readyz\n") };
     if !matches!(*method, Method::GET | Method::HEAD) {
         let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "this can only be looked at\n");
@@ -193,7 +217,7 @@ async fn answer(shown: &impl Shown, method: &Method, path: &str) -> Response<Str
         return refusal;
     }
     match page {
-        Page::Metrics => metrics(shown).await,
+        Page::Metrics => metrics(shown, form).await,
         Page::Health => plain(StatusCode::OK, "ok\n"),
         Page::Readiness => match shown.stage().await {
             Stage::Waiting => plain(StatusCode::SERVICE_UNAVAILABLE, WAITS),
@@ -204,10 +228,10 @@ async fn answer(shown: &impl Shown, method: &Method, path: &str) -> Response<Str
     }
 }
 
-async fn metrics(shown: &impl Shown) -> Response<String> {
+async fn metrics(shown: &impl Shown, form: Form) -> Response<String> {
     match shown.metrics().await {
         None => plain(StatusCode::SERVICE_UNAVAILABLE, "nothing is counted yet\n"),
-        Some(Ok(text)) => with_type(Response::new(text), openmetrics::CONTENT_TYPE),
+        Some(Ok(text)) => with_type(Response::new(form.of(text)), form.content_type()),
         Some(Err(_)) => plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n"),
     }
 }

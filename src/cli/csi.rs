@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::remote::runtime;
 use super::{Failure, mount as mount_command};
-use crate::admin::{Health, Listen, Listener, Pages};
+use crate::admin::{Alone, Listen, Listener, Pages};
 use crate::config::{Kind, Value};
 use crate::csi::{Driver, Options};
 use crate::logging::{self, Attachment};
@@ -63,12 +63,15 @@ pub struct Args {
     /// How long reads wait for the next daemon when one has ended; then they fail with ENOTCONN.
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = time)]
     orphan_timeout: Duration,
-    /// Where /healthz is served for a livenessProbe: ADDRESS:PORT or :PORT.
+    /// Where /healthz is served for a livenessProbe, and /metrics of the process: ADDRESS:PORT or :PORT.
     #[arg(long, value_name = "ADDRESS")]
     health_listen: Option<Listen>,
     /// error, warn, info, debug, trace, or a filter.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
+    /// Shape of log lines.
+    #[arg(long, value_name = "SHAPE", default_value = "text", env = "WINDLASS_LOG_FORMAT", value_parser = ["text", "json"])]
+    log_format: String,
 }
 
 fn unix(text: &str) -> Result<PathBuf, String> {
@@ -122,16 +125,14 @@ impl Args {
 
 /// A process that answers is healthy: what it cannot go on without ends it.
 fn show(place: &Listen, runtime: &Handle) -> Result<Pages, Failure> {
-    let health = Arc::new(Health::default());
-    health.on_ready();
-    let started = Listener::bind(place).and_then(|listener| Pages::start(listener, health, runtime));
+    let started = Listener::bind(place).and_then(|listener| Pages::start(listener, Arc::new(Alone), runtime));
     started.map_err(|error| Failure::usage(format!("cannot serve /healthz at {place}: {error}")))
 }
 
 /// Answers until a signal ends it. Mounts that are served go on without it.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let level = logging::Options { level: args.log_level.clone(), ..logging::Options::default() };
-    super::start_log(&level, Attachment::Foreground)?;
+    let format = logging::Format::named(&args.log_format);
+    super::start_log(&logging::Options { level: args.log_level.clone(), format, file: None }, Attachment::Foreground)?;
     if args.node_id.is_empty() {
         return Err(Failure::usage("--node-id is empty: it is the name of the node (spec.nodeName)"));
     }

@@ -31,6 +31,9 @@ pub struct Args {
     /// error, warn, info, debug, trace, or a filter; for the daemons too.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: String,
+    /// Shape of log lines; of the daemons too.
+    #[arg(long, value_name = "SHAPE", default_value = "text", env = "WINDLASS_LOG_FORMAT", value_parser = ["text", "json"])]
+    log_format: String,
     /// Options for every daemon, as for windlass mount: --chunk-size=8MiB. What a volume says ranks higher.
     #[arg(last = true, value_name = "OPTION")]
     options: Vec<String>,
@@ -38,8 +41,8 @@ pub struct Args {
 
 /// Serves until a signal ends it.
 pub fn run(args: &Args) -> Result<(), Failure> {
-    let level = logging::Options { level: args.log_level.clone(), ..logging::Options::default() };
-    super::start_log(&level, Attachment::Foreground)?;
+    let format = logging::Format::named(&args.log_format);
+    super::start_log(&logging::Options { level: args.log_level.clone(), format, file: None }, Attachment::Foreground)?;
     let directory = args.dir.canonicalize();
     let directory = directory.map_err(|error| {
         let hint = "the pod needs an emptyDir named windlass, mounted there";
@@ -53,7 +56,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let _pages = args.listen.as_ref().map(show).transpose()?;
     // The program as it is, whatever has been put in its place since.
-    let words = [vec![format!("--log-level={}", args.log_level)], args.options.clone()].concat();
+    let words = vec![format!("--log-level={}", args.log_level), format!("--log-format={}", args.log_format)];
+    let words = [words, args.options.clone()].concat();
     let memory_limit = args.memory_limit.unwrap_or_else(|| budget::default_limit(Path::new("/")));
     let options = Options { directory: directory.clone(), program: "/proc/self/exe".into(), words, memory_limit };
     let end = runtime.block_on(async {

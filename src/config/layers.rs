@@ -154,10 +154,9 @@ impl Values {
     pub(super) fn logging(&self) -> Result<logging::Options, Error> {
         let level = self.text("log-level").unwrap_or_else(|| logging::Options::default().level);
         logging::check_level(&level).map_err(|reason| self.refused("log-level", level.clone(), reason))?;
-        let json = self.text("log-format").as_deref() == Some("json");
         Ok(logging::Options {
             level,
-            format: if json { logging::Format::Json } else { logging::Format::Text },
+            format: self.text("log-format").map(|name| logging::Format::named(&name)).unwrap_or_default(),
             file: self.path("log-file"),
         })
     }

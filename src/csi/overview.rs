@@ -9,7 +9,7 @@ use futures::future::join_all;
 use http::StatusCode;
 
 use super::sidecar::{PAGES, directories};
-use crate::admin::{Shown, Stage, WAITS, look};
+use crate::admin::{Alone, Shown, Stage, WAITS, look};
 use crate::handover::Place;
 
 /// How long a daemon may take for a page: probes wait a second or so.
@@ -55,15 +55,18 @@ impl Shown for Overview {
 
     async fn metrics(&self) -> Option<Result<String, fmt::Error>> {
         let answers = self.ask("/metrics").await.into_iter();
-        let pages: Vec<(String, String)> = answers
-            .filter_map(|(name, answer)| answer.filter(|(status, _)| *status == StatusCode::OK).map(|(_, text)| (name, text)))
-            .collect();
-        (!pages.is_empty()).then(|| Ok(merge(&pages)))
+        let of_volumes =
+            answers.filter_map(|(name, answer)| answer.filter(|(status, _)| *status == StatusCode::OK).map(|(_, text)| (Some(name), text)));
+        let own = match Alone.metrics().await? {
+            Ok(own) => own,
+            Err(error) => return Some(Err(error)),
+        };
+        Some(Ok(merge(&of_volumes.chain([(None, own)]).collect::<Vec<_>>())))
     }
 }
 
-/// One page of OpenMetrics out of several. A family stands together there, whoever counts it.
-fn merge(pages: &[(String, String)]) -> String {
+/// One page of OpenMetrics out of those of volumes and that of this process. A family stands together there, whoever counts it.
+fn merge(pages: &[(Option<String>, String)]) -> String {
     let mut families: Vec<Family> = Vec::new();
     for (volume, text) in pages {
         let mut at = 0;
@@ -81,7 +84,7 @@ fn merge(pages: &[(String, String)]) -> String {
                 }
                 None => {
                     if let Some(family) = families.get_mut(at) {
-                        family.samples.push(labelled(line, volume));
+                        family.samples.push(volume.as_ref().map_or_else(|| line.to_owned(), |volume| labelled(line, volume)));
                     }
                 }
             }
@@ -120,9 +123,10 @@ mod tests {
     fn families_stand_together_and_values_say_whose_they_are() {
         let page =
             |value: u32| format!("# HELP a Help.\n# TYPE a counter\na_total {value}\n# TYPE b gauge\nb{{op=\"x y\"}} {value}\n# EOF\n");
-        let merged = merge(&[("one".into(), page(1)), ("t\"o".into(), page(2))]);
+        let own = "# TYPE b gauge\nb 3\n# EOF\n".to_owned();
+        let merged = merge(&[(Some("one".into()), page(1)), (Some("t\"o".into()), page(2)), (None, own)]);
         let expected = "# HELP a Help.\n# TYPE a counter\na_total{volume=\"one\"} 1\na_total{volume=\"t\\\"o\"} 2\n\
-                        # TYPE b gauge\nb{volume=\"one\",op=\"x y\"} 1\nb{volume=\"t\\\"o\",op=\"x y\"} 2\n# EOF\n";
+                        # TYPE b gauge\nb{volume=\"one\",op=\"x y\"} 1\nb{volume=\"t\\\"o\",op=\"x y\"} 2\nb 3\n# EOF\n";
         assert_eq!(merged, expected);
         assert_eq!(labelled("c{} 1", "v"), "c{volume=\"v\"} 1");
     }

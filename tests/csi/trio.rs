@@ -15,7 +15,7 @@ use super::node::{Node, Pod};
 use super::support::mounts::wait_until;
 use super::support::network::Network;
 use super::support::sandbox::{Sandbox, Sandboxed, trial};
-use super::support::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};
+use super::support::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY, prometheus};
 
 /// What is written when nobody says how much: enough for the largest READ.
 const MIB: u64 = 96;
@@ -150,7 +150,10 @@ fn written_and_read(flags: &[&str], longest: u64) {
     let stored = server.stored("file").expect("it is in the bucket").0;
     assert!(stored == fs::read(own.join("source")).expect("it is there"));
     let (status, metrics) = sidecar.page("/metrics").expect("it listens");
-    assert!(status == 200 && metrics.contains("volume=\"data\"") && metrics.ends_with("# EOF\n"), "{metrics}");
+    assert!(status == 200 && metrics.contains("volume=\"data\""), "{metrics}");
+    // Its daemon's process, and its own.
+    assert!(metrics.contains("process_open_fds{volume=\"data\"} ") && metrics.contains("\nprocess_open_fds "), "{metrics}");
+    prometheus::checks(&metrics);
     node.kubelet().unpublish("v", &pod).expect("it is published");
     wait_until("the daemon ends with its mount", || sidecar.daemons().is_empty());
     sidecar.process.signal(Signal::TERM);

@@ -7,12 +7,13 @@ mod place;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod daemons;
 mod live;
 mod metrics;
 mod own_files;
 mod requests;
 
 fn main() -> std::process::ExitCode {
-    let trials = [own_files::trials(), metrics::trials(), live::trials(), requests::trials()];
+    let trials = [own_files::trials(), metrics::trials(), live::trials(), requests::trials(), daemons::trials()];
     support::mounts::run(trials.into_iter().flatten().collect())
 }

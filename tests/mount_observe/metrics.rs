@@ -11,7 +11,7 @@ use windlass::metrics::{self, Type};
 
 use super::place::{Place, run};
 use super::support::mounts::{Daemon, Mount, trial, trial_unless, wait_until};
-use super::support::{Effect, Fault, Kind, S3Server, python};
+use super::support::{Effect, Fault, Kind, S3Server, prometheus, python};
 
 pub fn trials() -> Vec<Trial> {
     vec![
@@ -33,8 +33,18 @@ fn port(mount: &Mount) -> u16 {
     digits.parse().unwrap_or_else(|_| panic!("no port in {line}"))
 }
 
-fn exchange(mut stream: impl Read + Write, method: &str, path: &str) -> (String, String) {
-    write!(stream, "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").expect("it listens");
+pub fn exchange(stream: impl Read + Write, method: &str, path: &str) -> (String, String) {
+    exchange_with(stream, method, path, "")
+}
+
+/// The metrics for whoever accepts this.
+fn ask_for(port: u16, accept: &str) -> (String, String) {
+    let stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    exchange_with(stream, "GET", "/metrics", &format!("accept: {accept}\r\n"))
+}
+
+fn exchange_with(mut stream: impl Read + Write, method: &str, path: &str, header: &str) -> (String, String) {
+    write!(stream, "{method} {path} HTTP/1.1\r\nhost: test\r\n{header}connection: close\r\n\r\n").expect("it listens");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
@@ -52,7 +62,7 @@ fn listening(server: &S3Server) -> (Mount, u16) {
 }
 
 #[track_caller]
-fn sample(text: &str, name: &str) -> f64 {
+pub fn sample(text: &str, name: &str) -> f64 {
     let line = text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
     let value = line.and_then(|line| line.rsplit(' ').next()).unwrap_or_else(|| panic!("no {name} in\n{text}"));
     value.parse().unwrap_or_else(|_| panic!("{value} is no number"))
@@ -64,8 +74,11 @@ fn every_name() {
     let (mount, port) = listening(&server);
     fs::read(mount.join("file")).expect("there");
     let (head, body) = ask(port, "GET", "/metrics");
-    assert!(head.starts_with("http/1.1 200") && head.contains("content-type: application/openmetrics-text; version=1.0.0"), "{head}");
-    assert!(body.ends_with("# EOF\n"), "{body}");
+    assert!(head.starts_with("http/1.1 200") && head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    assert!(!body.contains("# EOF") && !body.contains("# UNIT"), "{body}");
+    prometheus::checks(&body);
+    let (head, open) = ask_for(port, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5");
+    assert!(head.contains("content-type: application/openmetrics-text; version=1.0.0") && open.ends_with("# EOF\n"), "{head}");
     // What is of the disk is told where there is one.
     let rows: Vec<_> =
         metrics::rows().filter(|row| !metrics::DiskNow::ROWS.contains(row) && !metrics::DiskCounts::ROWS.contains(row)).collect();
@@ -77,13 +90,24 @@ fn every_name() {
             Type::Gauge => "gauge",
             Type::Histogram => "histogram",
         };
-        assert!(body.contains(&format!("# TYPE {family} {kind}\n")), "{family}");
+        assert!(open.contains(&format!("# TYPE {family} {kind}\n")), "{family}");
+        assert!(open.contains(&format!("# HELP {family} {}", row.help)), "{family}");
+        assert!(row.unit().is_none_or(|unit| open.contains(&format!("# UNIT {family} {unit}\n"))), "{family}");
+        let family = row.in_prometheus();
+        assert!(
+            body.contains(&format!("# TYPE {family} {kind}\n# ")) || body.contains(&format!("# TYPE {family} {kind}\n{family}")),
+            "{family}"
+        );
         assert!(body.contains(&format!("# HELP {family} {}", row.help)), "{family}");
-        assert!(row.unit().is_none_or(|unit| body.contains(&format!("# UNIT {family} {unit}\n"))), "{family}");
         assert!(body.lines().any(|line| line.starts_with(&row.in_prometheus())), "{family}");
     }
     assert_eq!(sample(&body, "windlass_read_bytes_total"), f64::from(3 << 20));
     assert_eq!(sample(&body, "windlass_read_seconds_bucket{le=\"+Inf\"}"), sample(&body, "windlass_read_seconds_count"));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("it is later").as_secs_f64();
+    let started = sample(&body, "process_start_time_seconds");
+    assert!(started <= now && now - started < 3600.0, "{started} {now}");
+    assert!(sample(&body, "process_resident_memory_bytes") > 1e6 && sample(&body, "process_open_fds") > 3.0);
+    assert!(sample(&body, "process_cpu_seconds_total") >= 0.0 && sample(&body, "process_max_fds") > 3.0);
     assert!(body.contains(&format!("mountpoint=\"{}\"", mount.path().display())), "{body}");
     let limit = sample(&body, "windlass_budget_limit_bytes");
     assert!(limit > 0.0 && sample(&body, "windlass_budget_peak_bytes") <= limit);
@@ -141,7 +165,8 @@ fn parsed() {
     let script = r#"
 import sys, urllib.request
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-with urllib.request.urlopen(f'http://127.0.0.1:{sys.argv[1]}/metrics') as answer:
+request = urllib.request.Request(f'http://127.0.0.1:{sys.argv[1]}/metrics', headers={'Accept': 'application/openmetrics-text'})
+with urllib.request.urlopen(request) as answer:
     families = list(text_string_to_metric_families(answer.read().decode()))
 samples = {s.name: s.value for f in families for s in f.samples}
 assert samples['windlass_read_bytes_total'] == 3 << 20, samples

@@ -18,6 +18,7 @@ pub mod oss_read;
 pub mod oss_server;
 pub mod oss_sign;
 pub mod oss_write;
+pub mod prometheus;
 pub mod python;
 pub mod real_world;
 pub mod relay;
