@@ -3,6 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io::IsTerminal;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -77,6 +78,9 @@ struct Log {
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
+/// Mode of a log file: no umask, such as the 0 of some containers, lets other users write to it.
+const LOG_MODE: u32 = 0o644;
+
 /// Beginnings of targets that print requests with their headers at levels below `warn`.
 const TALKATIVE: [&str; 9] =
     ["aws_sigv4", "aws_smithy_runtime", "aws_smithy_http", "aws_config", "aws_runtime", "reqsign", "reqwest", "hyper", "h2"];
@@ -150,7 +154,7 @@ pub fn init(options: &Options, attachment: Attachment) -> Result<(), Error> {
         (Some(path), _) => {
             // As other daemons do: the directory of a log is nobody's to prepare. If it fails, opening says why.
             let _ = path.parent().map(std::fs::create_dir_all);
-            let opened = OpenOptions::new().create(true).append(true).open(path);
+            let opened = OpenOptions::new().create(true).append(true).mode(LOG_MODE).open(path);
             let file = opened.map_err(|error| Error::File { path: path.clone(), error })?;
             install(&options.level, filter, options.format, Mutex::new(file), Look { color: false, time: true });
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -14,6 +14,9 @@ use super::socket_file::SocketFile;
 
 /// What stands before a path.
 const UNIX: &str = "unix:";
+
+/// Of a mode: the group and others may write.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +87,9 @@ impl Listener {
             Listen::Unix(path) => {
                 clear(path)?;
                 let listener = std::os::unix::net::UnixListener::bind(path)?;
+                // To connect is to write: with a umask of 0 every user could.
+                let mode = fs::symlink_metadata(path)?.permissions().mode();
+                fs::set_permissions(path, fs::Permissions::from_mode(mode & !OTHERS_WRITE))?;
                 listener.set_nonblocking(true)?;
                 (Socket::Unix(listener, SocketFile::of(path.clone())?), Listen::Unix(path.clone()))
             }

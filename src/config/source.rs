@@ -66,7 +66,8 @@ fn guess(text: &str, endpoint: Option<&str>, program: Program) -> Result<Dialect
     }
 }
 
-/// Refuses what looks like a source and is read as another one: credentials in front of the bucket, and names of Amazon's own form.
+/// Refuses what looks like a source and is read as another one: credentials in front of the bucket, the mount
+/// point in its place, and names of Amazon's own form.
 fn check_words(text: &str) -> Result<(), Error> {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
     // Neither in a bucket's name nor, behind it, in front of the first slash.
@@ -74,6 +75,10 @@ fn check_words(text: &str) -> Result<(), Error> {
         let colon = if scheme.is_empty() { "" } else { "://" };
         let reason = "must not carry credentials: use --passwd-file, --profile or the environment".to_owned();
         return Err(bad(&format!("{scheme}{colon}********@{bucket}"), reason));
+    }
+    if scheme.is_empty() && (rest.starts_with(['/', '.'])) {
+        let reason = "is a path, not a bucket: SOURCE comes first, as in windlass mount s3://bucket /mnt/data".to_owned();
+        return Err(bad(text, reason));
     }
     let Some(arn) = rest.strip_prefix("arn:") else { return Ok(()) };
     // arn:PARTITION:s3:::BUCKET/PREFIX, or with region and account, of what is no bucket.
@@ -166,6 +171,8 @@ mod tests {
             ("s3://arn:aws:s3:::data", "write s3://data"),
             ("arn:aws:s3:eu-west-1:123456789012:accesspoint/mine", "access points are not supported"),
             ("arn:aws:s3", "access points"),
+            ("/mnt/data", "SOURCE comes first"),
+            ("./data", "SOURCE comes first"),
         ] {
             let error = parsed(text, None, Program::Native);
             assert!(error.contains(fix), "{text}: {error}");

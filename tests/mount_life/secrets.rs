@@ -1,6 +1,8 @@
 //! Secrets stay in the process: nothing it says at any level, and nothing others can see of it, carries them.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use libtest_mimic::Trial;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -13,6 +15,8 @@ pub fn trials() -> Vec<Trial> {
     vec![
         trial("no_level_of_the_log_and_no_command_line_shows_a_secret", everywhere),
         trial("core_dumps_are_off_unless_they_are_asked_for", core_dumps),
+        trial("profile_files_that_others_can_write_are_refused", profile_files),
+        trial("a_umask_of_0_lets_others_write_to_nothing", umask),
     ]
 }
 
@@ -85,4 +89,59 @@ fn core_dumps() {
         assert!(!limits.is_empty() && limits.iter().all(|limit| limit == expected), "{words:?}: {limits:?}, not {expected}");
         place.umount().succeeds();
     }
+}
+
+fn profile_files() {
+    let server = S3Server::start();
+    server.put("file", "content");
+    let text = format!("[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n");
+    for mode in [0o600, 0o644, 0o666] {
+        let place = Place::new();
+        let (file, log) = (place.write("credentials", &text, mode), place.beside("log"));
+        let mount = |profile: Option<&str>| {
+            let mut command = place.mount(&server);
+            command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY").env("AWS_SHARED_CREDENTIALS_FILE", &file);
+            command.args(profile.into_iter().flat_map(|name| ["--profile", name])).arg("--log-file").arg(&log);
+            run(command)
+        };
+        let file = file.display();
+        let absent = mount(Some("nosuch"));
+        assert!(
+            absent.code != Some(0) && absent.err.contains("the profile \"nosuch\" is not in ") && absent.err.contains("--profile"),
+            "{}",
+            absent.err
+        );
+        for profile in [None, Some("default")] {
+            let said = mount(profile);
+            if mode == 0o666 {
+                let words = format!("the credentials file {file} can be written by others (mode 666): chmod 600 {file}");
+                assert!(said.code != Some(0) && said.err.contains(&words) && said.err.lines().count() == 1, "{}", said.err);
+                continue;
+            }
+            said.succeeds();
+            assert_eq!(place.read("file"), b"content");
+            place.umount().succeeds();
+            assert!(soon(|| place.pids().is_empty()));
+        }
+        let log = fs::read_to_string(&log).unwrap_or_default();
+        let warned = log.matches("can be read by others (mode 644)").count();
+        // Once in each of the two mounts.
+        assert_eq!(warned, if mode == 0o644 { 2 } else { 0 }, "{mode:o}: {log}");
+    }
+}
+
+fn umask() {
+    let (server, place) = (S3Server::start(), Place::new());
+    let (log, socket) = (place.beside("log"), place.beside("metrics.sock"));
+    let mut mount = place.mount(&server);
+    mount.arg("--log-file").arg(&log).args(["--metrics-listen", &format!("unix:{}", socket.display())]);
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(mount.get_program()).args(mount.get_args());
+    command.env_clear().envs(mount.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    run(command).succeeds();
+    for path in [log, socket] {
+        let mode = fs::metadata(&path).expect("the mount made it").permissions().mode();
+        assert_eq!(mode & 0o022, 0, "{}: {mode:o}", path.display());
+    }
+    place.umount().succeeds();
 }

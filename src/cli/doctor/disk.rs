@@ -18,7 +18,9 @@ const FEW_BYTES: u64 = 1 << 30;
 /// The directory of `place`, or that of temporary files.
 pub(super) fn look(place: &Place) -> Vec<Finding> {
     match &place.spill_dir {
-        None => vec![Finding::ok("disk", "no spill-dir: files are written front to back only, and nothing that is read is kept")],
+        None => {
+            vec![Finding::ok("disk", "no spill-dir: nothing that is read is kept, and staged writes lie below TMPDIR until the mount ends")]
+        }
         Some(directory) => vec![of(directory)],
     }
 }

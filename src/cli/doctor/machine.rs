@@ -132,13 +132,13 @@ fn files(limit: Option<u64>) -> Finding {
 fn memory(root: &Path) -> Finding {
     let (limit, least) = (budget::default_limit(root), budget::SMALLEST_LIMIT.as_u64());
     let Some(Allowance { bytes, by }) = budget::available(root) else {
-        return Finding::ok("memory", format!("memory-limit=auto is {limit}"));
+        return Finding::ok("memory", format!("memory-limit=auto is {}", HumanBytes(limit.as_u64())));
     };
     let fix = match by {
         Bound::Cgroup(_) => "give the cgroup",
         Bound::Machine(_) => "free memory on this machine: the mount wants",
     };
-    let allowed = format!("{} are left by {by}: memory-limit=auto is {limit}", HumanBytes(bytes));
+    let allowed = format!("{} are left by {by}: memory-limit=auto is {}", HumanBytes(bytes), HumanBytes(limit.as_u64()));
     match bytes {
         bytes if bytes < 2 * least => Finding::fail(2, "memory", allowed, format!("{fix} 256 MiB or more")),
         bytes if bytes < 4 * least => Finding::warn("memory", allowed, format!("{fix} 512 MiB or more for fast reads")),

@@ -1,7 +1,10 @@
 //! Where S3 credentials come from. The SDK's providers do the work; this chooses one by the options, and makes it anew for each question,
 //! because they keep what they read of files. Invariant: only sources that the user named are asked when one is named.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -12,6 +15,7 @@ use aws_config::profile::ProfileFileCredentialsProvider;
 use aws_config::provider_config::ProviderConfig;
 use aws_config::web_identity_token::{StaticConfiguration, WebIdentityTokenCredentialsProvider};
 use aws_credential_types::Credentials;
+use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{self, ProvideCredentials};
 use aws_types::region::Region;
 
@@ -53,7 +57,7 @@ pub(super) fn source(options: &CredentialOptions, bucket: &str, region: &Region)
     } else {
         Link::Chain
     };
-    Ok(Box::new(Sdk { link, region: region.clone() }))
+    Ok(Box::new(Sdk { link, region: region.clone(), has_warned: AtomicBool::new(false) }))
 }
 
 /// The role of the options, filled up from the environment as the SDK reads it.
@@ -90,6 +94,8 @@ fn without_own_variables(command: &str) -> String {
 struct Sdk {
     link: Link,
     region: Region,
+    /// The warning about files that others can read has been logged.
+    has_warned: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -131,6 +137,48 @@ impl Sdk {
         }
     }
 
+    /// The files of profiles, whether they are there or not.
+    fn profiles() -> impl Iterator<Item = PathBuf> {
+        let at_home = |variable, name: &str| named(variable).or_else(|| Some(std::env::home_dir()?.join(".aws").join(name)));
+        [at_home("AWS_SHARED_CREDENTIALS_FILE", "credentials"), at_home("AWS_CONFIG_FILE", "config")].into_iter().flatten()
+    }
+
+    /// Refuses keys of files that other users can write, and warns once about files that they can read.
+    fn check_profiles(&self) -> Result<(), Missing> {
+        for path in Self::profiles() {
+            // Not a device such as /dev/null, which says that there is none.
+            let Some(found) = fs::metadata(&path).ok().filter(fs::Metadata::is_file) else { continue };
+            let mode = found.permissions().mode() & 0o777;
+            let fix = format!("chmod 600 {}", path.display());
+            match exposure(mode) {
+                Exposure::None => {}
+                Exposure::Readable if self.has_warned.swap(true, Relaxed) => {}
+                Exposure::Readable => {
+                    tracing::warn!("the credentials file {} can be read by others (mode {mode:o}): {fix}", path.display())
+                }
+                Exposure::Writable => {
+                    return Err(Missing(format!(
+                        "the credentials file {} can be written by others (mode {mode:o}): {fix}",
+                        path.display()
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Why there are no keys.
+    fn missing(&self, error: &CredentialsError) -> Missing {
+        match (&self.link, error) {
+            // The SDK takes a profile that is not there for one without keys.
+            (Link::Profile(name), CredentialsError::CredentialsNotLoaded(_)) => {
+                let files: Vec<String> = Self::profiles().map(|path| path.display().to_string()).collect();
+                Missing(format!("the profile \"{name}\" is not in {}, or has no credentials: check --profile", files.join(" or ")))
+            }
+            _ => failure::credentials(error),
+        }
+    }
+
     /// Where credentials were found, for people.
     fn origin(&self, found: &Credentials) -> String {
         match &self.link {
@@ -143,11 +191,41 @@ impl Sdk {
     }
 }
 
-fn link_of_chain(found: &Credentials) -> String {
-    // The SDK has no other door to which link of its chain it was; what it prints has no secret in it.
+/// A path in the environment.
+fn named(variable: &str) -> Option<PathBuf> {
+    std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+/// What others can do with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exposure {
+    None,
+    Readable,
+    Writable,
+}
+
+/// Less strict than for files of this program: other programs make these, and read them with any mode.
+fn exposure(mode: u32) -> Exposure {
+    match mode {
+        mode if mode & 0o022 != 0 => Exposure::Writable,
+        mode if mode & 0o044 != 0 => Exposure::Readable,
+        _ => Exposure::None,
+    }
+}
+
+/// Which link of its chain the SDK found credentials in.
+fn link_named(found: &Credentials) -> String {
+    // The SDK has no other door to which link it was; what it prints has no secret in it.
     let shown = format!("{found:?}");
-    let link = shown.split("provider_name: \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or("unknown");
-    match link {
+    shown.split("provider_name: \"").nth(1).and_then(|rest| rest.split('"').next()).unwrap_or("unknown").to_owned()
+}
+
+fn found_in_profile(found: &Credentials) -> bool {
+    link_named(found) == "ProfileFile"
+}
+
+fn link_of_chain(found: &Credentials) -> String {
+    match link_named(found).as_str() {
         "EnvironmentVariable" => "the environment (AWS_ACCESS_KEY_ID)".into(),
         "ProfileFile" => "the profile files (~/.aws)".into(),
         "WebIdentityToken" => "the web identity (AWS_WEB_IDENTITY_TOKEN_FILE)".into(),
@@ -160,7 +238,10 @@ fn link_of_chain(found: &Credentials) -> String {
 #[async_trait]
 impl Source for Sdk {
     async fn fetch(&self) -> Result<Keys, Missing> {
-        let found = self.ask().await.map_err(|error| failure::credentials(&error))?;
+        let found = self.ask().await.map_err(|error| self.missing(&error))?;
+        if matches!(self.link, Link::Profile(_)) || found_in_profile(&found) {
+            self.check_profiles()?;
+        }
         Ok(Keys {
             id: found.access_key_id().to_owned(),
             secret: found.secret_access_key().to_owned(),
@@ -171,15 +252,32 @@ impl Source for Sdk {
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        let named = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
-        let at_home = |variable, name: &str| named(variable).or_else(|| Some(std::env::home_dir()?.join(".aws").join(name)));
-        let profiles = [at_home("AWS_SHARED_CREDENTIALS_FILE", "credentials"), at_home("AWS_CONFIG_FILE", "config")];
+        let profiles = Self::profiles();
         let tokens = [named("AWS_WEB_IDENTITY_TOKEN_FILE"), named("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")];
         match &self.link {
             Link::Process(_) | Link::Instance(_) => Vec::new(),
-            Link::Profile(_) => profiles.into_iter().flatten().collect(),
+            Link::Profile(_) => profiles.collect(),
             Link::WebIdentity(role) => vec![role.web_identity_token_file.clone()],
-            Link::Chain => profiles.into_iter().chain(tokens).flatten().collect(),
+            Link::Chain => profiles.chain(tokens.into_iter().flatten()).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_others_can_write_is_no_source_of_keys() {
+        for (mode, expected) in [
+            (0o600, Exposure::None),
+            (0o400, Exposure::None),
+            (0o640, Exposure::Readable),
+            (0o644, Exposure::Readable),
+            (0o666, Exposure::Writable),
+            (0o620, Exposure::Writable),
+        ] {
+            assert_eq!(exposure(mode), expected, "{mode:o}");
         }
     }
 }
