@@ -202,13 +202,15 @@ impl Files {
     }
 
     /// Another client has made the version `meta` of `ino`, which begins with all of `read`, the version of its readers: they go on in the new one.
-    /// The store was asked at `learnt`. As [`on_longer`](Self::on_longer).
-    pub(super) async fn on_continued(&self, ino: Inode, read: &ObjectMeta, meta: &ObjectMeta, learnt: Instant) {
+    /// The store was asked at `learnt`. Returns whether they read `read` until now. As [`on_longer`](Self::on_longer).
+    pub(super) async fn on_continued(&self, ino: Inode, read: &ObjectMeta, meta: &ObjectMeta, learnt: Instant) -> bool {
         let is_moved = {
             let mut versions = self.names.versions.lock();
+            // What read a version from before, which is gone, stays with that.
+            let open = self.files_of(ino).into_iter().filter(|file| !file.version.lock().state.is_superseded()).collect();
             let state = versions.on_continued(ino, read, meta, learnt);
             if let Some(state) = &state {
-                self.move_all(self.files_of(ino), meta, state);
+                self.move_all(open, meta, state);
             }
             state.is_some()
         };
@@ -216,6 +218,7 @@ impl Files {
             self.write_down_all(ino);
             self.on_longer(ino).await;
         }
+        is_moved
     }
 
     /// All of `open` read `meta` from now on, for a caller that has the versions locked.

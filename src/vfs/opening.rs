@@ -202,18 +202,18 @@ impl Edits {
                 return Ok(details);
             }
             // Programs, perhaps the one of this handle among them, have read other bytes than those that would be changed.
-            let read = self.names.versions.being_read(ino).filter(|_| matches!(based_on, BasedOn::End));
-            match read {
-                Some(read) => match self.goes_on(&read, &details.meta).await {
-                    Ok(true) => {
-                        self.files.on_continued(ino, &read, &details.meta, asked).await;
-                        return Ok(details);
-                    }
-                    Ok(false) => return Err(self.refuse(key, Some(&read), &details.meta)),
-                    Err(error) if error.kind == ErrorKind::Replaced => {}
-                    Err(error) => return Err(error.into()),
-                },
-                None => return Err(self.refuse(key, base.map(|(base, _)| base), &details.meta)),
+            if !matches!(based_on, BasedOn::End) {
+                return Err(self.refuse(key, base.map(|(base, _)| base), &details.meta));
+            }
+            // None: the last of them was closed since.
+            let Some(read) = self.names.versions.being_read(ino) else { continue };
+            match self.goes_on(&read, &details.meta).await {
+                Ok(true) if self.files.on_continued(ino, &read, &details.meta, asked).await => return Ok(details),
+                // They read another version by now.
+                Ok(true) => {}
+                Ok(false) => return Err(self.refuse(key, Some(&read), &details.meta)),
+                Err(error) if error.kind == ErrorKind::Replaced => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Err(Error::Stale(store::Error::new(ErrorKind::Replaced, Op::Head, key, "the object was replaced again and again")))
