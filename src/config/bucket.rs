@@ -8,7 +8,7 @@ use super::source::{self, Source};
 use super::value::Value;
 use super::{Error, Program};
 use crate::store::{
-    self, ContentTypes, CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, UploadChecksum, WebIdentity,
+    self, CaBundle, ContentTypes, CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, UploadChecksum, WebIdentity,
 };
 
 /// How s3fs and ossfs ask for a key that a variable names.
@@ -78,12 +78,12 @@ impl Values {
     }
 
     fn ask_environment_of(&mut self, dialect: Dialect, environment: &[(String, String)]) {
-        let (endpoints, regions): (&[_], &[_]) = match dialect {
-            Dialect::S3 => (&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"], &["AWS_REGION", "AWS_DEFAULT_REGION"]),
-            Dialect::Oss => (&["OSS_ENDPOINT"], &["OSS_REGION"]),
+        let (endpoints, regions, bundles): (&[_], &[_], &[_]) = match dialect {
+            Dialect::S3 => (&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"], &["AWS_REGION", "AWS_DEFAULT_REGION"], &["AWS_CA_BUNDLE"]),
+            Dialect::Oss => (&["OSS_ENDPOINT"], &["OSS_REGION"], &[]),
         };
         // An endpoint that was given to us is not to be paired with the region of another one, but S3 needs some region.
-        for (option, names) in [("endpoint", endpoints), ("region", regions)] {
+        for (option, names) in [("endpoint", endpoints), ("region", regions), ("ca-bundle", bundles)] {
             if self.get(option).is_none()
                 && let Some((name, text)) = variable(environment, names)
             {
@@ -130,6 +130,7 @@ impl Values {
             answer_timeout: self.time("request-timeout"),
             stall_timeout: self.time("stall-timeout"),
             redirect_hosts: self.redirect_hosts()?,
+            ca_bundle: self.ca_bundle()?,
             exits: self.exits()?,
             sse: self.sse()?.0,
             sse_key_id: self.sse()?.1,
@@ -182,6 +183,11 @@ impl Values {
             (_, None) => Ok((sse, None)),
             (_, Some(_)) => Err(Error::Conflict("sse-key-id goes with sse=kms".into())),
         }
+    }
+
+    fn ca_bundle(&self) -> Result<Option<CaBundle>, Error> {
+        let Some(path) = self.path("ca-bundle") else { return Ok(None) };
+        CaBundle::read(&path).map(Some).map_err(|reason| self.refused("ca-bundle", path.display().to_string(), reason))
     }
 
     fn exits(&self) -> Result<Vec<Exit>, Error> {

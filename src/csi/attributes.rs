@@ -31,8 +31,8 @@ const ALSO: [(&str, &str); 9] = [
 const WITHOUT_EFFECT: [&str; 8] =
     ["fuseType", "useSharedPath", "metricsMode", "metricsTop", "authenticationSource", "stsRegion", "allowOther", "dnsPolicy"];
 
-/// Options that the driver decides.
-const OURS: [&str; 6] = ["mountpoint", "foreground", "config", "passwd-file", "credential-process", "ready-file"];
+/// Options that the driver decides, or that name files of the sidecar, which takes them itself.
+const OURS: [&str; 7] = ["mountpoint", "foreground", "config", "passwd-file", "credential-process", "ready-file", "ca-bundle"];
 
 /// A volume as its attributes describe it.
 #[derive(Clone, Debug, PartialEq)]

@@ -26,6 +26,10 @@ pub(super) fn clients(options: &Options, metrics: &Arc<Metrics>) -> reqwest::Res
 pub(super) fn client_builder(options: &Options, metrics: &Arc<Metrics>) -> reqwest::ClientBuilder {
     let builder = reqwest::Client::builder().connector_layer(Counting(Arc::clone(metrics)));
     let builder = if endpoint::goes_through_proxy(options.endpoint.as_deref()) { builder } else { builder.no_proxy() };
+    let builder = match &options.ca_bundle {
+        Some(bundle) => builder.tls_certs_merge(bundle.certificates()),
+        None => builder,
+    };
     builder
         .user_agent(concat!("windlass/", env!("CARGO_PKG_VERSION")))
         // `redirect` decides about them, which knows which headers may go along.

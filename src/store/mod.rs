@@ -4,6 +4,7 @@
 
 mod answer;
 mod body;
+mod ca_bundle;
 mod checksum;
 mod clients;
 mod clock;
@@ -52,6 +53,7 @@ use futures::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
 
 pub use body::Body;
+pub use ca_bundle::CaBundle;
 pub use checksum::{Crc64, Polynomial, Summing};
 pub use clock::StoreTime;
 pub use content_types::ContentTypes;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::ca_bundle::CaBundle;
 use super::content_types::ContentTypes;
 use super::leave::Exit;
 
@@ -136,6 +137,8 @@ pub struct Options {
     pub credentials: CredentialOptions,
     /// Hosts besides the endpoints to which requests may be redirected, with signature and data: `host`, `host:port`, or `.domain`.
     pub redirect_hosts: Vec<String>,
+    /// Certificates that may vouch for the store besides those of the system.
+    pub ca_bundle: Option<CaBundle>,
     /// From where connections leave, in turns; none: as the routing table says.
     pub exits: Vec<Exit>,
     /// How the store encrypts what is written.
@@ -180,6 +183,7 @@ impl Default for Options {
             signature: Signature::V4,
             credentials: CredentialOptions::default(),
             redirect_hosts: Vec::new(),
+            ca_bundle: None,
             exits: Vec::new(),
             sse: Sse::None,
             sse_key_id: None,

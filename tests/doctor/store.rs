@@ -137,6 +137,8 @@ fn untrusted() {
         "/CN=localhost",
         "-addext",
         "subjectAltName=IP:127.0.0.1",
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
     ]);
     make.arg("-keyout").arg(&key).arg("-out").arg(&certificate).stderr(Stdio::null());
     assert!(make.status().expect("it starts").success());
@@ -150,11 +152,28 @@ fn untrusted() {
     let command = doctor(&format!("s3://{BUCKET}"), &format!("https://{address}"));
     fails(command, 4, "TLS", &["certificate is not accepted", "ca-certificates", "SSL_CERT_FILE"], &["DNS", "TCP"], &["credentials"]);
     // No command asks ten times for what the next answer shows again.
-    let mut command = program();
-    command.args(["ls", &format!("s3://{BUCKET}"), "--endpoint", &format!("https://{address}"), "--region", "us-east-1"]);
-    command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
-    let said = run(command);
+    let listing = || {
+        let mut command = program();
+        command.args(["ls", &format!("s3://{BUCKET}"), "--endpoint", &format!("https://{address}"), "--region", "us-east-1"]);
+        command.env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+        command
+    };
+    let said = run(listing());
     assert!(said.err.contains("certificate") && said.err.contains("given up after 2 attempts"), "{}", said.err);
+    // As its own authority it is accepted, and the answer is the page of a server that is no store.
+    let bundle = certificate.to_str().expect("it is text");
+    for (arguments, variable) in [(&["--ca-bundle", bundle][..], None), (&[], Some(bundle))] {
+        let mut command = listing();
+        command.args(arguments).envs(variable.map(|bundle| ("AWS_CA_BUNDLE", bundle)));
+        let said = run(command);
+        assert!(said.err.contains("it begins with <HTML>"), "{}", said.err);
+    }
+    for (bundle, words) in [(home.path().join("absent"), "cannot be read"), (key, "holds no certificate")] {
+        let mut command = listing();
+        command.env("AWS_CA_BUNDLE", &bundle);
+        let said = run(command);
+        assert!(said.code == Some(2) && said.err.contains(words) && said.err.contains("AWS_CA_BUNDLE"), "{}", said.err);
+    }
 }
 
 fn clock() {

@@ -76,7 +76,7 @@ fn silent(way: &Way, silence: &Silence) -> Finding {
     let what = if way.is_https() { "TLS" } else { "HTTP" };
     let fix = match silence {
         Silence::Untrusted(_) => {
-            "install the certificate of its authority (ca-certificates, or SSL_CERT_FILE), or check the name in --endpoint"
+            "install the certificate of its authority (ca-certificates, --ca-bundle or SSL_CERT_FILE), or check the name in --endpoint"
         }
         Silence::NotTls(_) => "write http:// in --endpoint, or the port where it speaks TLS",
         Silence::Other(_) => ENDPOINT,

@@ -216,7 +216,7 @@ pub(super) const MOUNTPOINT: [(&str, Words); 4] = [
 ];
 
 /// Those of mount-s3 that have a value and are no options of ours.
-pub(super) const MOUNTPOINT_VALUES: [&str; 14] = [
+pub(super) const MOUNTPOINT_VALUES: [&str; 13] = [
     "cache",
     "upload_checksums",
     "maximum_throughput_gbps",
@@ -230,7 +230,6 @@ pub(super) const MOUNTPOINT_VALUES: [&str; 14] = [
     "expected_bucket_owner",
     "bucket_type",
     "cache_xz",
-    "ca_bundle",
 ];
 
 /// A reason to refuse words, values of theirs that ask for nothing, and the words.
@@ -283,12 +282,11 @@ pub(super) const NOT_OSSFS2: [Refusal; 3] = [
 ];
 
 /// What Mountpoint does and windlass does not.
-pub(super) const NOT_MOUNTPOINT: [Refusal; 5] = [
+pub(super) const NOT_MOUNTPOINT: [Refusal; 4] = [
     ("name the endpoint instead, for example --endpoint-url https://s3.dualstack.eu-central-1.amazonaws.com", &[], &["dual_stack"]),
     ("name the accelerator instead: --read-endpoint https://s3-accelerate.amazonaws.com", &[], &["transfer_acceleration"]),
     ("whose bucket it is is not looked at: leave it out, or use a policy of the bucket", &[], &["expected_bucket_owner"]),
     ("buckets of S3 Express One Zone are not understood", &[], &["bucket_type", "cache_xz"]),
-    ("certificates are looked up where the system has them: name another place by SSL_CERT_FILE", &[], &["ca_bundle"]),
 ];
 
 /// Options of libfuse that users of both copy from one command line to the next.

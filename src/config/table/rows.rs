@@ -119,6 +119,12 @@ pub static OPTIONS: &[Spec] = &[
         help: "Source addresses or interfaces from which connections to the store leave in turns, separated by commas",
         ..BUCKET
     },
+    Spec {
+        name: "ca-bundle",
+        kind: Kind::Path,
+        help: "File of certificates (PEM) that may vouch for the store besides those of the system; default: AWS_CA_BUNDLE, for S3",
+        ..BUCKET
+    },
     Spec { name: "profile", help: "Named profile of the store's shared credential files", ..ACCESS },
     Spec {
         name: "passwd-file",
