@@ -65,7 +65,7 @@ impl Shown for Overview {
     }
 }
 
-/// One page of OpenMetrics out of those of volumes and that of this process. A family stands together there, whoever counts it.
+/// One page of OpenMetrics out of those of volumes and that of this process. All samples of a family stand together there.
 fn merge(pages: &[(Option<String>, String)]) -> String {
     let mut families: Vec<Family> = Vec::new();
     for (volume, text) in pages {

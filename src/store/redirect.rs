@@ -1,5 +1,5 @@
 //! Redirects, of every verb: where a request continues, with or without a signature, and the target of the last redirect of each object's reads.
-//! It sends nothing itself; whichever client sent the request asks [`Course`] after each response. Invariant: headers that prove who we are, and
+//! It sends nothing itself: each client asks its [`Course`] after each response. Invariant: headers that carry credentials, and
 //! bodies, leave only for the host that they were made for, or for a host on the allow-list; an https request never continues over http.
 //!
 //! A body has been sent by the time the redirect arrives: the HTTP library does not report `100 Continue`, so waiting for it is not possible. The
@@ -59,7 +59,7 @@ impl Refused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Onward {
     pub url: Url,
-    /// Whether it is signed for the new host. Otherwise it goes without any header that proves who we are.
+    /// Whether it is signed for the new host. Otherwise it carries no credentials.
     pub is_signed: bool,
 }
 
@@ -126,7 +126,7 @@ fn is_presigned(target: &Url) -> bool {
     target.query_pairs().any(|(name, _)| ["x-amz-signature", "x-oss-signature", "signature"].contains(&&*name.to_ascii_lowercase()))
 }
 
-/// The headers without those that prove who we are.
+/// The headers without those that carry credentials.
 pub(super) fn without_credentials(headers: &HeaderMap) -> HeaderMap {
     let mut headers = headers.clone();
     let secret = |name: &HeaderName| {

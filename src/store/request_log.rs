@@ -152,7 +152,7 @@ impl Drop for Line {
     }
 }
 
-/// Headers for people, without those that prove who we are or decrypt anything, and without queries.
+/// Headers for people, without credentials, encryption keys and queries.
 fn shown(headers: &HeaderMap) -> String {
     let value = |name: &HeaderName, value: &http::HeaderValue| match name {
         _ if value.is_sensitive() || is_secret(name) => "********".to_owned(),

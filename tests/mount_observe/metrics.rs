@@ -37,7 +37,7 @@ pub fn exchange(stream: impl Read + Write, method: &str, path: &str) -> (String,
     exchange_with(stream, method, path, "")
 }
 
-/// The metrics for whoever accepts this.
+/// Status line with headers, and body, of /metrics under this Accept header.
 fn ask_for(port: u16, accept: &str) -> (String, String) {
     let stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     exchange_with(stream, "GET", "/metrics", &format!("accept: {accept}\r\n"))
