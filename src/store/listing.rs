@@ -152,7 +152,8 @@ impl<'a> Parser<'a> {
             "Contents" => return Ok(Step::Object),
             "CommonPrefixes" => return Ok(Step::Prefix),
             "IsTruncated" => self.head.truncated = self.text()?.trim() == "true",
-            "NextContinuationToken" => self.head.token = Some(self.text()?.trim().to_owned()),
+            // As it is: there are servers whose token is a key, which may begin or end with a blank (versitygw).
+            "NextContinuationToken" => self.head.token = Some(self.text()?.into_owned()),
             "EncodingType" => self.head.encoded = self.text()?.trim().eq_ignore_ascii_case("url"),
             _ => self.skip()?,
         }

@@ -99,8 +99,14 @@ impl Edits {
                 Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
                 Ok(_) | Err(_) => break,
             };
+            let is_open_for_reading = self.has_readers(file.ino);
+            // What was read before it was stored would be at another offset.
+            if is_open_for_reading && file.read_to() > from {
+                break;
+            }
             // Programs that have read the version before go on in this one.
-            let read = file.was_read().then(|| file.committed()).flatten().or_else(|| self.names.versions.being_read(file.ino));
+            let in_file = file.committed().filter(|_| is_open_for_reading && file.read_to() > 0);
+            let read = in_file.or_else(|| self.names.versions.being_read(file.ino));
             if let Some(read) = &read {
                 match self.goes_on(read, &details.meta).await {
                     Ok(true) => {}
@@ -129,6 +135,11 @@ impl Edits {
             };
         }
         Err(error)
+    }
+
+    /// Whether handles of `ino` are open that may have returned bytes.
+    fn has_readers(&self, ino: Inode) -> bool {
+        self.files.is_open(ino) || self.open.read().values().any(|edit| edit.ino == ino && edit.may_read)
     }
 
     /// Whether `there`, which another client has written, begins with all of `read`, so that programs that have read that find the same bytes at the

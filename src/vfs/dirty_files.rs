@@ -27,7 +27,7 @@ use super::inodes::Inode;
 use super::listing::FileFacts;
 use super::options::Conflict;
 use super::record::{DirtyRow, Record};
-use super::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, OwnedTurnGuard, RwLock, TurnMutex};
+use super::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, OwnedTurnGuard, RwLock, TurnMutex};
 use super::{Error, Result};
 use crate::store::{Condition, ETag, Key, ObjectMeta};
 use crate::writer::{Content, WriteError};
@@ -59,7 +59,7 @@ pub struct DirtyFile {
     /// A handle that reads through the kernel's pages was open while this file was: a write past the pages has to drop them.
     has_paged_readers: AtomicBool,
     /// Bytes of it were returned.
-    was_read: AtomicBool,
+    read_to: AtomicU64,
     record: Record,
 }
 
@@ -160,7 +160,7 @@ impl DirtyFile {
             state: Mutex::new(state),
             turn: Arc::default(),
             has_paged_readers: AtomicBool::new(false),
-            was_read: AtomicBool::new(false),
+            read_to: AtomicU64::new(0),
             record,
         })
     }
@@ -361,14 +361,14 @@ impl DirtyFile {
         self.has_paged_readers.load(Ordering::SeqCst)
     }
 
-    /// Bytes of it are about to be returned.
-    pub fn on_read(&self) {
-        self.was_read.store(true, Ordering::SeqCst);
+    /// Bytes of it up to `end` are about to be returned.
+    pub fn on_read(&self, end: u64) {
+        self.read_to.fetch_max(end, Ordering::SeqCst);
     }
 
-    /// Whether bytes of it were returned.
-    pub fn was_read(&self) -> bool {
-        self.was_read.load(Ordering::SeqCst)
+    /// The end of the bytes of it that were returned; 0: none were.
+    pub fn read_to(&self) -> u64 {
+        self.read_to.load(Ordering::SeqCst)
     }
 
     /// What stat shows of it. The etag is empty: there is no version of this content yet.

@@ -326,11 +326,16 @@ impl Edits {
     /// What disk or store said.
     pub async fn read(&self, ino: Inode, offset: u64, len: usize) -> Result<Option<Bytes>> {
         let Some(file) = self.names.dirty.get(ino) else { return Ok(None) };
-        file.on_read();
+        // Before: an append that meets a conflict meanwhile must know of it.
+        file.on_read(file.content.size().min(offset.saturating_add(len as u64)));
         match file.content.read(offset, len).await {
             // It was given up meanwhile; the version from before is what there is now.
             Err(_) if !self.names.dirty.has(&file) => Ok(None),
-            read => Ok(Some(read?)),
+            read => {
+                let bytes = read?;
+                file.on_read(offset + bytes.len() as u64);
+                Ok(Some(bytes))
+            }
         }
     }
 

@@ -51,6 +51,8 @@ pub const ALL: &[(&str, Test)] = &[
     ("store beside it what is not stored for that (--conflict save)", conflict_saved),
     ("append from two mounts and keep every line", appends_of_two),
     ("append from two mounts to what is read meanwhile", appends_beside_readers),
+    ("never move an append that was read before it was stored", appends_read_before_they_are_stored),
+    ("list and rename more names than a page, with blanks", names_with_blanks),
     ("rename from two mounts to one free name, and one wins", renames_of_two),
     ("see what another client removed", removed_by_another),
     ("an object and others below its name", object_above_others),
@@ -517,6 +519,56 @@ fn appends_beside_readers(place: &Place) {
     let appended = both.write_all(b"lost").and_then(|()| both.sync_all());
     assert_eq!(appended.expect_err("it has other lines").raw_os_error(), Some(libc::ESTALE));
     stored(place, "followed", other.as_bytes());
+}
+
+/// A program reads what was appended before it is stored: that stays at its offset, or the append is refused. Without such a reader it is stored.
+fn appends_read_before_they_are_stored(place: &Place) {
+    let mounts = [place.mount_again(&[]), place.mount_again(&[])];
+    for (base, is_closed) in [(&b"base\n"[..], false), (b"", false), (b"base\n", true)] {
+        let name = format!("read-early-{}-{is_closed}", base.len());
+        let (here, there) = (mounts[0].join(&name), mounts[1].join(&name));
+        if !base.is_empty() {
+            given(place, &name, base);
+        }
+        let mut writer = File::options().append(true).create(true).open(&here).expect("it can be opened");
+        writer.write_all(b"ours\n").expect("it can be written");
+        let reader = File::open(&here).expect("it can be opened");
+        let ours = [base, b"ours\n"].concat();
+        let mut read = vec![0; ours.len()];
+        reader.read_exact_at(&mut read, 0).expect("the mount shows it");
+        assert_eq!(read, ours);
+        let reader = Some(reader).filter(|_| !is_closed);
+        let mut other = File::options().append(true).create(true).open(&there).expect("it can be opened");
+        other.write_all(b"theirs\n").expect("it can be written");
+        other.sync_all().expect("it is stored");
+        let theirs = [base, b"theirs\n"].concat();
+        match writer.sync_all() {
+            Ok(()) => {
+                assert!(reader.is_none(), "the reader would go on at an offset of other bytes");
+                stored(place, &name, &[&theirs[..], b"ours\n"].concat());
+            }
+            Err(error) => {
+                assert!(reader.is_some() && error.raw_os_error() == Some(libc::ESTALE), "{name}: {error}");
+                stored(place, &name, &theirs);
+            }
+        }
+    }
+}
+
+/// More names than a page has, of which the one at its end begins with a blank.
+fn names_with_blanks(place: &Place) {
+    const FILES: usize = 1_010;
+    for (n, directory) in [" blank before", "blank behind "].into_iter().enumerate() {
+        let key = |n: usize| if directory.ends_with(' ') { format!("{directory}/{n:04} ") } else { format!("{directory}/ {n:04}") };
+        (0..FILES).for_each(|n| place.put(&key(n), b"x"));
+        wait_until("it is seen", || place.at(directory).is_dir());
+        let expected: Vec<String> = (0..FILES).map(|n| key(n)[directory.len() + 1..].to_owned()).collect();
+        assert_eq!(names(&place.at(directory)), expected);
+        let renamed = format!("renamed {n}");
+        fs::rename(place.at(directory), place.at(&renamed)).expect("it can be renamed");
+        assert_eq!(names(&place.at(&renamed)), expected);
+        assert!(!place.at(directory).exists());
+    }
 }
 
 fn removed_by_another(place: &Place) {
