@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Inode;
 use super::commit::DISK;
-use super::dirty_files::DirtyFile;
+use super::dirty_files::{DirtyFile, Fate};
 use super::drain::Lost;
 use super::edits::Edits;
 use super::listing::FileFacts;
@@ -135,6 +135,52 @@ impl Edits {
             };
         }
         Err(error)
+    }
+
+    /// Has `file`, of which everything is stored and which is open for appends only, follow the version that another client has written since, for a
+    /// handle that is about to be opened. It stays as it is where programs have read something else of it.
+    ///
+    /// # Errors
+    /// What the store answered.
+    pub(super) async fn catch_up(&self, file: &Arc<DirtyFile>) -> Result<()> {
+        let is_stored = || file.fate() == Fate::Saved && !file.content.is_dirty();
+        let only_appends = || !self.open.read().values().any(|edit| edit.ino == file.ino && edit.may_write && !edit.appends());
+        let Some(committed) = file.committed().filter(|_| is_stored() && only_appends()) else { return Ok(()) };
+        // The cache may have it for long; who opens a file that is written to by several machines wants to know.
+        match self.names.refresh(file.ino).await {
+            Ok((there, _)) if there.etag != committed.etag => {}
+            _ => return Ok(()),
+        }
+        let _shared = self.names.locks.share(&committed.key).await;
+        let Some(_turn) = self.names.dirty.turn(file).await else { return Ok(()) };
+        if !is_stored() || file.committed().is_none_or(|now| now.etag != committed.etag || now.key != committed.key) {
+            return Ok(());
+        }
+        let asked = Instant::now();
+        let details = match self.store.details_to_keep(&committed.key).await {
+            Ok(details) if details.symlink.is_none() => details,
+            Ok(_) => return Ok(()),
+            Err(error) if error.kind == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let was_read = self.has_readers(file.ino) && file.read_to() > 0 || self.names.versions.being_read(file.ino).is_some();
+        match if was_read { self.goes_on(&committed, &details.meta).await } else { Ok(true) } {
+            Ok(true) => {}
+            Err(error) if error.kind != ErrorKind::Replaced => return Err(error.into()),
+            Ok(false) | Err(_) => return Ok(()),
+        }
+        // Nothing is behind its end: all of it is that version.
+        if file.content.append_to(committed.size, details.meta.clone(), details.headers).await? {
+            file.on_appended_to(&details.meta);
+            match self.names.versions.being_read(file.ino) {
+                Some(read) => drop(self.files.on_continued(file.ino, &read, &details.meta, asked).await),
+                None => {
+                    self.names.versions.lock().see(file.ino, &details.meta, asked);
+                    self.files.on_longer(file.ino).await;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether handles of `ino` are open that may have returned bytes.

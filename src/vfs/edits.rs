@@ -131,6 +131,11 @@ impl EditHandle {
         Self { ino, may_read, may_write, direct, appends, version, opened, refused, file, opened_by, wrote_by }
     }
 
+    /// Whether each of its writes goes to the end of the file.
+    pub fn appends(&self) -> bool {
+        self.appends
+    }
+
     /// What its writes are meant for.
     fn based_on(&self) -> BasedOn<'_> {
         match (&self.version, self.opened) {

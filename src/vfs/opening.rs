@@ -127,6 +127,9 @@ impl Edits {
     /// None: it is opened for reading, and nothing is being written any more.
     async fn open_counted(&self, ino: Inode, access: Access, caller: Caller) -> Result<Option<Opened>> {
         let dirty = if access.truncate { Some(self.begin_empty(ino).await?) } else { self.names.dirty.get(ino) };
+        if let Some(file) = &dirty {
+            self.catch_up(file).await?;
+        }
         let (handle, begins_with) = match dirty {
             Some(file) => (self.files.new_handle(), Beginner::Dirty(file)),
             None if !access.write => return Ok(None),

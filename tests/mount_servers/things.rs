@@ -51,6 +51,7 @@ pub const ALL: &[(&str, Test)] = &[
     ("store beside it what is not stored for that (--conflict save)", conflict_saved),
     ("append from two mounts and keep every line", appends_of_two),
     ("append from two mounts to what is read meanwhile", appends_beside_readers),
+    ("read what others append while an appender is idle", idle_appender),
     ("never move an append that was read before it was stored", appends_read_before_they_are_stored),
     ("list and rename more names than a page, with blanks", names_with_blanks),
     ("rename from two mounts to one free name, and one wins", renames_of_two),
@@ -552,6 +553,29 @@ fn appends_read_before_they_are_stored(place: &Place) {
                 stored(place, &name, &theirs);
             }
         }
+    }
+}
+
+/// A handle that appended, and is idle and open, neither hides what another mount appends nor keeps it from being read.
+fn idle_appender(place: &Place) {
+    let mounts = [place.mount_again(&["--stat-cache-ttl=1s"]), place.mount_again(&[])];
+    let [here, there] = mounts.each_ref().map(|mount| mount.join("idle"));
+    let mut expected = b"first\n".to_vec();
+    given(place, "idle", &expected);
+    for is_readable in [false, true] {
+        let mut idle = File::options().append(true).read(is_readable).open(&here).expect("it can be opened");
+        for line in [&b"second\n"[..], b"third\n"] {
+            idle.write_all(line).expect("it can be written");
+            idle.sync_all().expect("it is appended to what is there");
+            expected.extend(line);
+            let mut other = File::options().append(true).open(&there).expect("it can be opened");
+            other.write_all(b"theirs\n").expect("it can be written");
+            other.sync_all().expect("it is stored");
+            expected.extend(b"theirs\n");
+            wait_until("it is seen", || fs::read(&here).expect("it can be read") == expected);
+        }
+        drop(idle);
+        stored(place, "idle", &expected);
     }
 }
 
