@@ -363,6 +363,18 @@ async fn sixteen_streams() {
 }
 
 #[tokio::test(start_paused = true)]
+#[ignore = "minutes of simulation: cargo test --release --test sim_network fast_link -- --ignored"]
+async fn sixteen_streams_over_a_fast_link() {
+    all_links(&[500], Load::SixteenStreams).await;
+}
+
+#[tokio::test(start_paused = true)]
+#[ignore = "minutes of simulation: cargo test --release --test sim_network fast_link -- --ignored"]
+async fn small_files_over_a_fast_link() {
+    all_links(&[500], Load::SmallFiles).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn small_files() {
     all_links(&[1, 5, 50], Load::SmallFiles).await;
 }
