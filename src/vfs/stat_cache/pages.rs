@@ -210,7 +210,7 @@ mod tests {
             advance(SECOND / 10).await;
             assert_eq!(pages.page_for(&"d/".into(), &"d/next".into(), RECENT), is_proven.then(|| "d/a".into()), "{path}");
         }
-        assert_eq!(pages.refresh(b"d/", SECOND), [Key::from(""); 0], "it is young");
+        assert_eq!(pages.refresh(b"d/", SECOND), Vec::<Key>::new(), "it is young");
         advance(SECOND / 2).await;
         assert!(pages.is_refresh_due(b"d/", SECOND) && !pages.is_refresh_due(b"e/", SECOND));
         assert_eq!(pages.refresh(b"d/", SECOND), [Key::from("d/a")]);
@@ -224,7 +224,7 @@ mod tests {
         insert(&mut pages, page("d/a", Some("d/y"), &[]));
         advance(SECOND).await;
         pages.on_put(&"d/too-late".into(), SECOND);
-        assert_eq!(pages.refresh(b"d/", SECOND), [Key::from(""); 0], "nothing was created while it was valid");
+        assert_eq!(pages.refresh(b"d/", SECOND), Vec::<Key>::new(), "nothing was created while it was valid");
         assert_eq!(pages.page_for(&"d/".into(), &"d/next".into(), RECENT), None);
         advance(RECENT).await;
         assert_eq!(pages.page_for(&"d/".into(), &"d/next".into(), RECENT), Some("d/nex".into()), "that was long ago");
