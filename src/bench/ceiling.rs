@@ -32,9 +32,12 @@ pub fn state_file(environment: &[(String, String)]) -> Option<PathBuf> {
 }
 
 impl Ceilings {
-    /// Those in the file.
-    pub fn load(path: &Path) -> Self {
-        fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+    /// Reads those in the file that were measured since `boot`, in Unix seconds: a machine that was started again may be another one, at another
+    /// line, with the same home.
+    pub fn load(path: &Path, boot: u64) -> Self {
+        let mut ceilings: Self = fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        ceilings.0.retain(|_, ceiling| ceiling.measured_unix_seconds >= boot);
+        ceilings
     }
 
     /// Writes them all, so that a reader sees the old file or the new one.
@@ -61,6 +64,12 @@ impl Ceilings {
             self.0.insert(name, ceiling);
         }
     }
+}
+
+/// When this machine was started, in Unix seconds (proc_stat(5)); 0 when that is not known.
+pub fn boot() -> u64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok()).unwrap_or(0)
 }
 
 /// As a host is written in URLs, without brackets.
@@ -93,19 +102,32 @@ mod tests {
     fn what_was_saved_is_found_by_name_and_by_address() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("deep/net.json");
-        assert_eq!(Ceilings::load(&path), Ceilings::default());
+        assert_eq!(Ceilings::load(&path, 0), Ceilings::default());
         let ceiling = Ceiling { bytes_per_second: 11.5e9, streams: 32, measured_unix_seconds: 7 };
         let mut ceilings = Ceilings::default();
         ceilings.set("Worker", "::ffff:10.0.0.7".parse().unwrap(), ceiling);
         ceilings.set("[::1]", "::1".parse().unwrap(), Ceiling { streams: 1, ..ceiling });
         ceilings.save(&path).unwrap();
-        let found = Ceilings::load(&path);
+        let found = Ceilings::load(&path, 0);
         let address = |text: &str| [text.parse().unwrap()];
         assert_eq!(found.of("worker", &[]), Some(ceiling));
         assert_eq!(found.of("another.name", &address("10.0.0.7")), Some(ceiling));
         assert_eq!(found.of("::1", &[]).map(|ceiling| ceiling.streams), Some(1));
         assert_eq!(found.of("another.name", &address("10.0.0.8")), None);
         fs::write(&path, "{").unwrap();
-        assert_eq!(Ceilings::load(&path), Ceilings::default());
+        assert_eq!(Ceilings::load(&path, 0), Ceilings::default());
+    }
+
+    #[test]
+    fn what_was_measured_before_the_boot_is_ignored() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("net.json");
+        let mut ceilings = Ceilings::default();
+        let ceiling = Ceiling { bytes_per_second: 1e9, streams: 32, measured_unix_seconds: 7 };
+        ceilings.set("worker", "10.0.0.7".parse().unwrap(), ceiling);
+        ceilings.save(&path).unwrap();
+        assert_eq!(Ceilings::load(&path, 7).of("worker", &[]), Some(ceiling));
+        assert_eq!(Ceilings::load(&path, 8), Ceilings::default());
+        assert!(boot() > 0, "proc(5) is mounted where tests run");
     }
 }

@@ -18,7 +18,7 @@ mod report;
 mod threads;
 mod times;
 
-pub use ceiling::{Ceiling, Ceilings, state_file};
+pub use ceiling::{Ceiling, Ceilings, boot, state_file};
 pub use figures::{TAIL, gbit, megabytes, milliseconds, percent, seconds, tail};
 pub use files::{NewFiles, PREFIX, check_room, read as read_files, remove_tree};
 pub use fio::{FioError, Ran, Steps, check as check_fio, run as run_fio};

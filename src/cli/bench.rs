@@ -12,12 +12,13 @@ mod read;
 use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
 
 use clap::Subcommand;
 
 use super::stop::Stop;
 use super::{Failure, mount};
-use crate::bench::{Ceiling, Ceilings, Chart, Name, Report, gbit, percent, state_file};
+use crate::bench::{Ceiling, Ceilings, Chart, Name, Report, boot, gbit, percent, state_file};
 
 /// Measure: a store, the network, many small files, the fio jobs that come with this program.
 ///
@@ -78,18 +79,20 @@ const SECONDS: Name = Name { shown: "end to end s", key: "end_to_end_seconds" };
 const PEAK: Name = Name { shown: "peak Gbit/s", key: "peak_gbit_per_second" };
 const MEAN: Name = Name { shown: "end to end Gbit/s", key: "end_to_end_gbit_per_second" };
 const CEILING: Name = Name { shown: "ceiling of the network Gbit/s", key: "ceiling_gbit_per_second" };
+const MEASURED: Name = Name { shown: "ceiling measured at", key: "ceiling_measured_at" };
 const SHARE: Name = Name { shown: "share of the ceiling %", key: "ceiling_share_percent" };
 
 /// Adds how much of what the network can carry a rate of bytes a second is, where `bench net` has found that out.
 fn with_ceiling(report: Report, ceiling: Option<Ceiling>, bytes_per_second: f64) -> Report {
     let most = ceiling.map(|ceiling| ceiling.bytes_per_second);
     let share = most.map(|most| percent(bytes_per_second, most));
-    report.fact(CEILING, most.map(gbit)).fact(SHARE, share)
+    let time = ceiling.map(|ceiling| httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(ceiling.measured_unix_seconds)));
+    report.fact(CEILING, most.map(gbit)).fact(MEASURED, time).fact(SHARE, share)
 }
 
 /// What `bench net` found of the host, whatever it was called then.
 async fn ceiling(host: Option<&str>) -> Option<Ceiling> {
-    let (host, ceilings) = (host?, Ceilings::load(&state_file(&mount::environment())?));
+    let (host, ceilings) = (host?, Ceilings::load(&state_file(&mount::environment())?, boot()));
     if let Some(found) = ceilings.of(host, &[]) {
         return Some(found);
     }

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use super::super::remote::runtime;
 use super::super::{Failure, mount};
 use super::{BYTES, MEAN, PEAK, SECONDS, Shape};
-use crate::bench::{Ceiling, Ceilings, MOST_STREAMS, Measured, Name, NetError, Report, gbit, measure, seconds, serve, state_file};
+use crate::bench::{Ceiling, Ceilings, MOST_STREAMS, Measured, Name, NetError, Report, boot, gbit, measure, seconds, serve, state_file};
 
 /// Measure what TCP alone carries from another machine to this one: the most that any bench of a store there can show.
 ///
@@ -74,7 +74,7 @@ async fn ask(args: &Args, address: &str, time: Duration) -> Result<(), Failure> 
 /// For the benches that come after. That there is no place for it makes no difference to this one.
 fn remember(host: &str, peer: IpAddr, ceiling: Ceiling) {
     let Some(path) = state_file(&mount::environment()) else { return };
-    let mut ceilings = Ceilings::load(&path);
+    let mut ceilings = Ceilings::load(&path, boot());
     ceilings.set(host, peer, ceiling);
     if let Err(error) = ceilings.save(&path) {
         eprintln!("windlass: warning: the result cannot be kept in {}: {error}", path.display());
