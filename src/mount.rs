@@ -40,7 +40,7 @@ use attaching::{attach, left, names};
 use disk::{keep_disk, open_spill, private_directory};
 use outside::{bind_pages, serve_pages};
 
-pub use error::{Consequence, Error, advice, exit_code, refusal};
+pub use error::{Consequence, Error, NOT_TLS, UNTRUSTED, advice, exit_code, refusal};
 
 /// Housekeeping: streams that were left, idle memory.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
@@ -75,6 +75,8 @@ pub struct Mounted {
     /// What it writes into files for those who look there.
     counters: Option<CounterFiles>,
     signals: Signals,
+    /// What its user may not expect of it, see [`notes`](Mounted::notes).
+    notes: Vec<String>,
     unmounted: bool,
     /// Who keeps it for the daemon after this one.
     line: Option<Arc<Line>>,
@@ -127,9 +129,10 @@ pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Erro
     // From the beginning: probes ask before the bucket has answered.
     let pages = listener.map(|listener| serve_pages(listener, &health, &runtime)).transpose()?;
     let location = Location::describe(&settings.store);
-    let (store, switches) = open_store(settings, &location, &metrics, &runtime, left.is_some())?;
+    let mut notes = Vec::new();
+    let (store, switches) = open_store(settings, &location, &metrics, &runtime, left.is_some(), &mut notes)?;
     let private = private_directory(settings)?;
-    let spill = open_spill(settings, &location, private.as_ref())?;
+    let spill = open_spill(settings, &location, private.as_ref(), &mut notes)?;
     let reader = reader(settings, &runtime, &store, &budget, &metrics, spill.clone());
     let names = names(settings, Arc::clone(&store), memory, given.line.is_some())?;
     let files = Files::new(Arc::clone(&names), reader.clone());
@@ -174,6 +177,7 @@ pub fn start_with(settings: &Settings, mut given: Given) -> Result<Mounted, Erro
         health,
         counters: None,
         signals,
+        notes,
         unmounted: false,
         line,
         wishes,
@@ -206,6 +210,7 @@ fn open_store(
     metrics: &Arc<Metrics>,
     runtime: &Runtime,
     goes_on: bool,
+    notes: &mut Vec<String>,
 ) -> Result<(Arc<dyn ObjectStore>, Switches), Error> {
     let prefix = Key::from(settings.vfs.prefix.as_str());
     let failed = |source| Error::Store { location: Box::new(location.clone()), source: Box::new(source) };
@@ -217,8 +222,9 @@ fn open_store(
                 tracing::warn!(%location, %error, "the mount goes on, but the bucket does not answer");
             }
         });
-    } else {
-        runtime.block_on(store::probe(&store, &prefix)).map_err(failed)?;
+    } else if !runtime.block_on(store::probe(&store, &prefix)).map_err(failed)? && !prefix.as_bytes().is_empty() {
+        // Not refused: the first file that is written makes it.
+        notes.push(format!("there is no object below the prefix of {}: the mount is empty until one is written", settings.source));
     }
     let switches = store.switches().clone();
     Ok((store, switches))
@@ -319,6 +325,11 @@ impl Mounted {
     /// The memory of this mount.
     pub fn budget(&self) -> &Arc<Budget> {
         &self.observer.budget
+    }
+
+    /// What its user may not expect and should know, such as a prefix with no object below it.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     fn runtime(&self) -> &Runtime {

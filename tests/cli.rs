@@ -413,7 +413,7 @@ fn only_our_mounts_are_asked() {
         windlass(&[name, at]).refuses(&[at, "not in a windlass mount"]);
         windlass(&[name, &format!("{at}/absent/path")]).refuses(&["not in a windlass mount"]);
         windlass(&[name, "/proc/self/fd"]).refuses(&["/proc/self/fd", "(proc)"]);
-        windlass(&[name]).refuses(&["Usage"]);
+        windlass(&[name]).refuses(&["an argument is missing"]);
         assert!(windlass(&["man", name]).out.contains("windlass"), "{name}");
     }
     let link = dir.path().join("link");

@@ -11,6 +11,7 @@ use super::Failure;
 use super::remote::{Reach, open_all, runtime};
 use super::tuning::Pace;
 use crate::budget::{self, Budget};
+use crate::store::ErrorKind;
 use crate::transfer::{self, Last, Span, Streaming, stream};
 use crate::units::ByteSize;
 
@@ -77,7 +78,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         let how = Streaming { part_bytes: PART_BYTES, ahead: AHEAD, bandwidth: args.pace.bandwidth() };
         // What came after a hole would look as if it belonged there: the first that fails is the last.
         for remote in &remotes {
-            let details = remote.store.details(&remote.key).await.map_err(|error| remote.failed(error))?;
+            let details = match remote.store.details(&remote.key).await {
+                Ok(details) => details,
+                Err(error) if error.kind == ErrorKind::NotFound => {
+                    return Err(remote.missing_or_directory(&format!("see windlass ls {}", remote.shown)).await);
+                }
+                Err(error) => return Err(remote.failed(error)),
+            };
             let range = args.which.of(details.meta.size)?;
             let taken = stream(&remote.store, &budget, &details, range, how.clone(), to_stdout).await;
             taken.map_err(|error| remote.ended(error))?;

@@ -20,7 +20,7 @@ use super::progress::{Progress, Unit};
 use super::remote::{Reach, Remote, ended, open_all, runtime};
 use super::tuning::Tuning;
 use crate::signals::Signals;
-use crate::store::{Checking, Details, Key, LARGEST_OBJECT};
+use crate::store::{Checking, Details, ErrorKind, Key, LARGEST_OBJECT};
 use crate::transfer::{self, Event, Getting, Item, Moved, Plan, Root, Streaming, Tree, Wanted, get, is_there, stream};
 use crate::units::ByteSize;
 
@@ -84,7 +84,11 @@ async fn fetch_one(args: &Args, remote: &Remote) -> Result<(), Failure> {
     if remote.key.is_prefix() {
         return Err(Failure::usage(format!("{}: name an object in the bucket, or add --recursive", remote.shown)));
     }
-    let details = remote.store.details(&remote.key).await.map_err(|error| remote.failed(error))?;
+    let details = match remote.store.details(&remote.key).await {
+        Ok(details) => details,
+        Err(error) if error.kind == ErrorKind::NotFound => return Err(remote.missing_or_directory("add --recursive").await),
+        Err(error) => return Err(remote.failed(error)),
+    };
     let range = args.which.of(details.meta.size)?;
     let sink = sink(&args.dest, details.meta.key.as_bytes());
     if let Sink::File(path) = &sink

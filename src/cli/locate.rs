@@ -44,7 +44,11 @@ fn locate_in(table: &[Entry], path: &Path, read_link: impl Fn(&Path) -> io::Resu
     let place = resolve(table, path, read_link)?;
     let Some(mount) = mountinfo::covering(table, &place) else { return Err("it is in no mount that can be seen from here".into()) };
     if !mount.is_ours() {
-        return Err(format!("it is not in a windlass mount, but on {} ({})", mount.mount_point.display(), mount.kind));
+        return Err(format!(
+            "it is not in a windlass mount, but on {} ({}): findmnt lists the mounts",
+            mount.mount_point.display(),
+            mount.kind
+        ));
     }
     let below = place.strip_prefix(&mount.mount_point).map_err(|_| "it is not below its own mount point".to_owned())?;
     // A bind mount shows a part of the mount.

@@ -1,6 +1,5 @@
 //! Words for people: reads the command line, speaks on stdout and stderr, and ends with an exit code. The only place
-//! that names clap and prints. Invariant: every failure is one line `windlass: what failed: why, what to try`,
-//! except that clap shows mistakes in flags in its own form.
+//! that names clap and prints. Invariant: every failure is one line `windlass: what failed: why, what to try`.
 
 mod bench;
 mod cat;
@@ -21,6 +20,7 @@ mod locate;
 mod ls;
 mod man;
 mod many;
+mod mistake;
 mod mount;
 mod mount_proxy;
 mod mountpoint;
@@ -175,7 +175,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
     // A link of this name is the whole command of an image.
     let under_its_name = ["windlass".into(), "mount-proxy".into()].into_iter().chain(rest.iter().cloned());
     let args: Vec<OsString> = if name == "csi-mount-proxy-server" { under_its_name.collect() } else { args.to_vec() };
-    match Cli::try_parse_from(args) {
+    match Cli::try_parse_from(&args) {
         Ok(cli) => match cli.command {
             Command::Mount(args) => mount::run(&args.into_request()),
             Command::Umount(args) => umount::run(&args),
@@ -202,8 +202,7 @@ fn dispatch(args: &[OsString]) -> Result<(), Failure> {
             Command::Completions(args) => completions::run(&args, &mut Cli::command()),
             Command::Man(args) => man::run(&args, Cli::command()),
         },
-        // clap prints help and version to stdout with code 0 and mistakes to stderr with code 2, as we do.
-        Err(error) => error.exit(),
+        Err(error) => Err(mistake::explain(&error, &args, &mut Cli::command())),
     }
 }
 

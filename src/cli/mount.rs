@@ -256,6 +256,12 @@ fn serve(
     let on_file = |e: std::io::Error| Failure::usage(format!("cannot write the ready file: {e}"));
     let ready = Ready::prepare(settings.ready_file.as_deref()).map_err(on_file)?;
     let mut mounted = mount::start_with(settings, given.unwrap_or_default())?;
+    for note in mounted.notes() {
+        tracing::warn!("{note}");
+        if attachment == Attachment::Daemon {
+            eprintln!("windlass: warning: {note}");
+        }
+    }
     let line = ready::line(settings);
     ready.announce(&line).map_err(on_file)?;
     report.answers();

@@ -2,6 +2,7 @@
 //! person. Invariant: the key is what was typed, byte for byte, so that every object can be named.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -140,13 +141,23 @@ impl Remote {
     pub fn ended(&self, error: transfer::Error) -> Failure {
         match error {
             transfer::Error::Store(error) => self.failed(error),
-            other => Failure::internal(other.to_string()),
+            other => Failure::internal(format!("{other}{}", local_advice(&other))),
         }
     }
 
     /// There is nothing of that name.
     pub fn missing(&self) -> Failure {
-        Failure { code: 4, message: format!("{}: there is no such object", self.shown) }
+        let parent = self.shown.trim_end_matches('/').rsplit_once(['/', ':']).map_or(0, |(parent, _)| parent.len() + 1);
+        Failure { code: 4, message: format!("{}: there is no such object: see windlass ls {}", self.shown, &self.shown[..parent]) }
+    }
+
+    /// [`missing`](Self::missing), or that it is a directory and what is to be done with one.
+    pub async fn missing_or_directory(&self, advice: &str) -> Failure {
+        match self.is_directory().await {
+            Ok(true) => Failure { code: 4, message: format!("{}: there is no such object, but a directory: {advice}", self.shown) },
+            Ok(false) => self.missing(),
+            Err(failure) => failure,
+        }
     }
 
     /// The object of that name, if there is one.
@@ -167,6 +178,17 @@ impl Remote {
         let request = store::ListRequest { prefix, delimited: true, after: None, token: None, max_keys: 1 };
         let page = self.store.list(&request).await.map_err(|error| self.failed(error))?;
         Ok(!page.objects.is_empty() || !page.prefixes.is_empty())
+    }
+}
+
+/// What to try when this machine could not read or write a file, as the end of the line.
+fn local_advice(error: &transfer::Error) -> String {
+    let transfer::Error::Local { path, source, .. } = error else { return String::new() };
+    match (source.kind(), path.parent()) {
+        (io::ErrorKind::NotFound, Some(parent)) if !parent.exists() => format!("; make its directory: mkdir -p {}", parent.display()),
+        (io::ErrorKind::StorageFull, _) => "; free space on that disk, or name another place".to_owned(),
+        (io::ErrorKind::PermissionDenied, _) => "; check the permissions of its directory, or name another place".to_owned(),
+        _ => String::new(),
     }
 }
 

@@ -40,6 +40,12 @@ async fn delete(args: &Args, remote: &Remote) -> Result<(), Failure> {
         (false, true) => At::Object,
         // The marker of a directory is below it.
         (true, object) => At::Tree { object: object && !remote.key.is_prefix() },
+        (false, false) if remote.key.as_bytes().is_empty() => {
+            return Err(Failure::usage(format!(
+                "{}: name an object in the bucket, or add --recursive to delete all of them",
+                remote.shown
+            )));
+        }
         (false, false) if remote.is_directory().await? => {
             return Err(Failure::usage(format!("{} is a directory: add --recursive", remote.shown)));
         }

@@ -40,9 +40,8 @@ async fn show(args: &Args, remote: &Remote) -> Result<(), Failure> {
             let json = to_full_json(&details);
             super::print(if args.json { format!("{json}\n") } else { lines(&details) }.as_bytes())
         }
-        Err(error) if error.kind == ErrorKind::NotFound && remote.is_directory().await? => {
-            let failure = remote.missing();
-            Err(Failure { message: format!("{}, but a directory: see windlass ls", failure.message), ..failure })
+        Err(error) if error.kind == ErrorKind::NotFound => {
+            Err(remote.missing_or_directory(&format!("see windlass ls {}", remote.shown)).await)
         }
         Err(error) => Err(remote.failed(error)),
     }

@@ -44,7 +44,7 @@ fn check(directory: &Path, path: &Path) -> Result<(), Failure> {
     match entry {
         Some(entry) if entry.is_fuse() => Ok(()),
         Some(entry) => Err(Failure::usage(format!("{}: is a {} mount, not a FUSE mount: use umount", directory.display(), entry.kind))),
-        None => Err(Failure::usage(format!("{}: nothing is mounted here", directory.display()))),
+        None => Err(Failure::usage(format!("{}: nothing is mounted here (findmnt lists the mounts)", directory.display()))),
     }
 }
 

@@ -102,6 +102,11 @@ pub fn demand(program: Program, word: &str, text: Option<&str>) -> Option<Demand
     Some(if is_off { Demand::Nothing } else { Demand::Impossible(why) })
 }
 
+/// Options of `program` that change nothing here, in its words with underscores.
+pub fn words(program: Program) -> impl Iterator<Item = &'static str> {
+    reasons(program).into_iter().flatten().flat_map(|(_, words)| words.iter().copied())
+}
+
 /// Another program that has an option of this name, and windlass has none.
 pub fn program_with(word: &str) -> Option<Program> {
     [Program::S3fs, Program::Ossfs, Program::Ossfs2, Program::Mountpoint].into_iter().find(|program| {

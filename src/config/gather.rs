@@ -214,7 +214,7 @@ impl Values {
             if OPTIONS.iter().any(|spec| spec.variable() == *name) {
                 self.take(&lower, Some(text), Origin::Environment(name.clone()))?;
             } else {
-                let meant = table::nearest(&lower).and_then(|near| table::find(&near)).map(|(spec, _)| spec.variable());
+                let meant = table::nearest(&lower, std::iter::empty()).and_then(|near| table::find(&near)).map(|(spec, _)| spec.variable());
                 let meant = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
                 self.notes.push(format!("environment variable {name} names no option and is ignored{meant}"));
             }
@@ -249,7 +249,7 @@ impl Values {
         let Some((spec, rule)) = table::find(word) else {
             return Err(match foreign::program_with(word).filter(|_| self.program == Program::Native) {
                 Some(program) => Error::OfAnother { word: word.to_owned(), origin, program },
-                None => Error::Unknown { word: word.to_owned(), origin, nearest: table::nearest(word) },
+                None => Error::Unknown { word: word.to_owned(), origin, nearest: table::nearest(word, foreign::words(self.program)) },
             });
         };
         self.check_secret(spec, word, &origin)?;

@@ -12,7 +12,7 @@ use super::{Error, Origin, Value};
 pub fn change(word: &str, text: &str) -> Result<(&'static Spec, Value), Error> {
     let origin = || Origin::Argument;
     let Some((spec, rule)) = table::find(word) else {
-        return Err(Error::Unknown { word: word.to_owned(), origin: origin(), nearest: table::nearest(word) });
+        return Err(Error::Unknown { word: word.to_owned(), origin: origin(), nearest: table::nearest(word, std::iter::empty()) });
     };
     if let Some(why) = spec.fixed {
         return Err(Error::Fixed { word: word.to_owned(), why });

@@ -28,7 +28,7 @@ pub use program::Program;
 pub use reports::Reports;
 pub use settings::{MEMORY_SHARE, MountTarget, Settings};
 pub use source::Source;
-pub use table::{OPTIONS, Spec, find};
+pub use table::{OPTIONS, Spec, find, nearest_of};
 pub use value::{Kind, NEVER, Value};
 
 /// Why the settings cannot be used. All of these are mistakes in how the program was called: exit code 2.
@@ -50,7 +50,7 @@ pub enum Error {
          (--passwd-file, --config with mode 600) or into the environment"
     )]
     SecretOnCommandLine { word: String },
-    #[error("{}: {reason}", .path.display())]
+    #[error("configuration file {}: {reason}", .path.display())]
     File { path: PathBuf, reason: String },
     #[error("source \"{text}\": {reason}")]
     Source { text: String, reason: String },

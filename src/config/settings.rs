@@ -146,7 +146,8 @@ impl Settings {
             return conflict("read-mode=hybrid keeps the first hybrid-threshold of each object on the disk: say how much".into());
         }
         if self.reader.mode != ReadMode::Direct && self.writer.staging.dir.is_none() && program == Program::Native {
-            return conflict("read-mode=cached and hybrid keep what is read on a disk: say where with spill-dir".into());
+            let word = if let ReadMode::Hybrid(_) = self.reader.mode { "hybrid-threshold (read-mode=hybrid)" } else { "read-mode=cached" };
+            return conflict(format!("{word} keeps what is read on a disk: name a directory for it with spill-dir"));
         }
         // A part that is being filled and one that is sent, beside what readers need.
         let part = self.writer.part_size;

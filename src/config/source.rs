@@ -62,7 +62,9 @@ fn guess(text: &str, endpoint: Option<&str>, program: Program) -> Result<Dialect
     } else if host.is_some() {
         Ok(Dialect::S3)
     } else {
-        Err(bad(text, format!("which store? Write s3://{text} or oss://{text}, or add --endpoint")))
+        let plain = text.replacen(":/", "/", 1).replacen(':', "/", 1);
+        let plain = plain.trim_end_matches('/');
+        Err(bad(text, format!("which store? Write s3://{plain} or oss://{plain}, or add --endpoint")))
     }
 }
 
@@ -76,9 +78,13 @@ fn check_words(text: &str) -> Result<(), Error> {
         let reason = "must not carry credentials: use --passwd-file, --profile or the environment".to_owned();
         return Err(bad(&format!("{scheme}{colon}********@{bucket}"), reason));
     }
-    if scheme.is_empty() && (rest.starts_with(['/', '.'])) {
-        let reason = "is a path, not a bucket: SOURCE comes first, as in windlass mount s3://bucket /mnt/data".to_owned();
+    if scheme.is_empty() && rest.starts_with(['/', '.']) {
+        let reason =
+            "is a path where s3://BUCKET or oss://BUCKET is expected: it is missing, or the arguments are in the wrong order".to_owned();
         return Err(bad(text, reason));
+    }
+    if scheme.is_empty() && rest.contains('/') && !rest.contains(':') {
+        return Err(bad(text, format!("has no scheme: write s3://{rest} or oss://{rest}")));
     }
     let Some(arn) = rest.strip_prefix("arn:") else { return Ok(()) };
     // arn:PARTITION:s3:::BUCKET/PREFIX, or with region and account, of what is no bucket.
@@ -171,8 +177,10 @@ mod tests {
             ("s3://arn:aws:s3:::data", "write s3://data"),
             ("arn:aws:s3:eu-west-1:123456789012:accesspoint/mine", "access points are not supported"),
             ("arn:aws:s3", "access points"),
-            ("/mnt/data", "SOURCE comes first"),
-            ("./data", "SOURCE comes first"),
+            ("/mnt/data", "in the wrong order"),
+            ("./data", "in the wrong order"),
+            ("data/dir", "write s3://data/dir or oss://data/dir"),
+            ("remote:data/dir", "Write s3://remote/data/dir"),
         ] {
             let error = parsed(text, None, Program::Native);
             assert!(error.contains(fix), "{text}: {error}");

@@ -124,15 +124,22 @@ pub fn named(name: &str) -> &'static Spec {
     OPTIONS.iter().find(|spec| spec.name == name).expect("code names only options of the table; a test gathers them all")
 }
 
-/// The known word that is nearest to an unknown one, in the spelling the user seems to prefer.
-pub fn nearest(word: &str) -> Option<String> {
+/// Returns the known option that is nearest to an unknown word, in the spelling the user seems to prefer. `more` has words with underscores that the
+/// program of the command line knows too.
+pub fn nearest(word: &str, more: impl Iterator<Item = &'static str>) -> Option<String> {
     let underscored = word.contains('_');
     let spell = |name: &str| if underscored { name.replace('-', "_") } else { name.to_owned() };
     let known =
         OPTIONS.iter().flat_map(|spec| std::iter::once(spell(spec.name)).chain(spec.aliases.iter().map(|alias| alias.word.to_owned())));
+    let more = more.map(|name| if underscored { name.to_owned() } else { name.replace('_', "-") });
+    nearest_of(word, known.chain(more), 0.75)
+}
+
+/// Returns the one of `known` that is nearest to `word`, when their likeness (Jaro-Winkler: 0 to 1) is above `least`.
+pub fn nearest_of(word: &str, known: impl Iterator<Item = String>, least: f64) -> Option<String> {
     known
         .map(|name| (strsim::jaro_winkler(&name.to_ascii_lowercase(), &word.to_ascii_lowercase()), name))
-        .filter(|(score, _)| *score > 0.75)
+        .filter(|(likeness, _)| *likeness > least)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, name)| name)
 }
@@ -197,8 +204,8 @@ mod tests {
             ("max_stat_cache_sise", "max_stat_cache_size"),
             ("allow_othr", "allow_other"),
         ] {
-            assert_eq!(nearest(typo).as_deref(), Some(meant));
+            assert_eq!(nearest(typo, std::iter::empty()).as_deref(), Some(meant));
         }
-        assert_eq!(nearest("xyzzy"), None);
+        assert_eq!(nearest("xyzzy", std::iter::empty()), None);
     }
 }

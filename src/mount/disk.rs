@@ -22,7 +22,12 @@ pub(super) fn private_directory(settings: &Settings) -> Result<Option<TempDir>, 
 }
 
 /// The disk: for what is read, and so that what is staged counts together with what other mounts keep there.
-pub(super) fn open_spill(settings: &Settings, location: &Location, private: Option<&TempDir>) -> Result<Option<Spill>, Error> {
+pub(super) fn open_spill(
+    settings: &Settings,
+    location: &Location,
+    private: Option<&TempDir>,
+    notes: &mut Vec<String>,
+) -> Result<Option<Spill>, Error> {
     let options = &settings.writer.staging;
     let Some(dir) = options.dir.as_deref().or(private.map(TempDir::path)) else { return Ok(None) };
     let bounds = Bounds { max: options.max, ensure_free: options.ensure_free, free_ratio: options.free_ratio };
@@ -31,7 +36,10 @@ pub(super) fn open_spill(settings: &Settings, location: &Location, private: Opti
         Ok(spill) => Ok(Some(spill)),
         // Who changes nothing in the middle of files needs no disk.
         Err(error) if settings.reader.mode == ReadMode::Direct => {
-            tracing::warn!(dir = %dir.display(), %error, "nothing can be staged here: only files that are written front to back can be written");
+            let dir = dir.display();
+            notes.push(format!(
+                "cannot use spill-dir {dir}: {error}; only files that are written front to back can be written: name another"
+            ));
             Ok(None)
         }
         Err(source) => Err(Error::Spill { dir: dir.to_owned(), source }),

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use crate::admin::Listen;
 use crate::config::MountTarget;
-use crate::store::{self, ErrorKind, Key, Location};
+use crate::store::{self, ErrorKind, Key, Location, Op};
 use crate::vfs::Lost;
 use crate::writer::Left;
 
@@ -97,9 +97,15 @@ impl Error {
     }
 }
 
-/// What `error` is to who wanted to `what` the bucket at `location`, also without a mount.
+/// Describes why `what` failed on the bucket at `location`, also without a mount: the reason and what to try.
 pub fn refusal(what: &str, location: &Location, error: &store::Error) -> String {
-    format!("cannot {what} {location}: {}{}", attempt(error), advice(error))
+    // A gateway may have its store below a path; a path that is wrong looks like a bucket that does not exist.
+    let path = location.path().filter(|_| matches!(error.kind, ErrorKind::NoSuchBucket | ErrorKind::NotFound));
+    let advice = match path {
+        Some(path) => format!("; check the path {path} of --endpoint, and the bucket's name"),
+        None => advice(error),
+    };
+    format!("cannot {what} {location}: {}{advice}", attempt(error))
 }
 
 /// The code a process ends with that cannot go on because of what a store said.
@@ -116,22 +122,51 @@ fn attempt(error: &store::Error) -> String {
     if error.key == Key::root() { error.reason().to_string() } else { error.to_string() }
 }
 
+/// What to try with a certificate that is not accepted.
+pub const UNTRUSTED: &str = "install the certificate of its authority (ca-certificates, or SSL_CERT_FILE), or check \
+                             the name in --endpoint; one that has expired must be renewed there";
+
+/// What to try with an endpoint that does not speak TLS.
+pub const NOT_TLS: &str = "write http:// in --endpoint, or the port where it speaks TLS";
+
 /// The likely fix, as the end of the line. Where the message itself tells it there is nothing to add.
-pub fn advice(error: &store::Error) -> &'static str {
-    match error.kind {
-        ErrorKind::NoSuchBucket | ErrorKind::NotFound => "; check the bucket's name and that it lives at this endpoint",
-        ErrorKind::AccessDenied => "; the key needs permission to list the bucket and to get its objects",
-        ErrorKind::BadCredentials => "; check key id, secret and token, and that the clock of this machine is right",
-        ErrorKind::Connect => "; check --endpoint (name, port, http or https) and the network",
-        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Throttled => {
-            "; check that the endpoint is up and can be reached from here"
-        }
+pub fn advice(error: &store::Error) -> String {
+    let text = match error.kind {
+        ErrorKind::NoSuchBucket | ErrorKind::NotFound => "check the bucket's name and that it lives at this endpoint",
+        ErrorKind::AccessDenied => permission(error.op),
+        ErrorKind::BadCredentials => match error.code.as_deref() {
+            Some("ExpiredToken" | "SecurityTokenExpired" | "TokenRefreshRequired") => {
+                "get new temporary credentials: key id, secret and token"
+            }
+            Some("RequestTimeTooSkewed" | "RequestExpired") => "set the clock of this machine (timedatectl set-ntp true)",
+            _ => "check key id, secret and token, and that the clock of this machine is right",
+        },
+        ErrorKind::Connect => "check --endpoint (name, port, http or https) and the network",
+        // Without an answer it may be a server of TLS that was sent HTTP.
+        ErrorKind::Unavailable if error.status.is_none() => "check that the endpoint is up, and http or https in --endpoint",
+        ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Throttled => "check that the endpoint is up and can be reached from here",
         ErrorKind::Corrupt | ErrorKind::Malformed => {
-            "; check that --endpoint is where the store itself answers (http or https), and that it speaks this protocol (s3:// or oss://)"
+            "check that --endpoint is where the store itself answers (http or https), and that it speaks this protocol (s3:// or oss://)"
         }
-        ErrorKind::ChecksumRefused => "; write it again, or set --upload-checksum to md5 or none",
-        ErrorKind::NoCredentials | ErrorKind::WrongEndpoint => "",
-        ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable | ErrorKind::Invalid => "",
+        ErrorKind::Untrusted => UNTRUSTED,
+        ErrorKind::NotTls => NOT_TLS,
+        ErrorKind::ChecksumRefused => "write it again, or set --upload-checksum to md5 or none",
+        ErrorKind::NoCredentials | ErrorKind::WrongEndpoint => return String::new(),
+        ErrorKind::Replaced | ErrorKind::RangeNotSatisfiable | ErrorKind::Invalid => return String::new(),
+    };
+    format!("; {text}")
+}
+
+/// The permission that the key of a refused request lacks.
+fn permission(op: Op) -> &'static str {
+    match op {
+        Op::List => "the key needs permission to list the bucket",
+        // Stores that hide which objects exist refuse a request for one that does not exist in the same way.
+        Op::Head | Op::Get => "the key needs permission to get its objects, and to list the bucket",
+        Op::Put | Op::CreateUpload | Op::UploadPart | Op::CompleteUpload => "the key needs permission to put objects into the bucket",
+        Op::CopyPart | Op::Copy => "the key needs permission to get objects of the bucket and to put objects into it",
+        Op::AbortUpload | Op::ListUploads | Op::ListParts => "the key needs permission to list and abort multipart uploads of the bucket",
+        Op::Delete => "the key needs permission to delete objects of the bucket",
     }
 }
 

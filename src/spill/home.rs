@@ -30,7 +30,10 @@ impl Home {
     /// # Errors
     /// When the directory cannot be created or opened, or belongs to another user than this one and root.
     pub fn open(directory: &Path) -> io::Result<Self> {
-        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => io::Error::new(io::ErrorKind::NotADirectory, "it is not a directory"),
+            _ => error,
+        })?;
         Self::of(directory, true)
     }
 

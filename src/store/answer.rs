@@ -174,9 +174,10 @@ pub(super) fn transport(op: Op, key: &Key, error: &reqwest::Error) -> Error {
     if is_not_http(error) {
         return Error::new(ErrorKind::Malformed, op, key, NOT_HTTP);
     }
+    if let Some((kind, failure)) = reach::tls_failure(error) {
+        return Error::new(kind, op, key, failure.to_string());
+    }
     let kind = match () {
-        // The next attempt meets the same certificate, or the same server without TLS.
-        () if reach::is_no_tls(error) => ErrorKind::Malformed,
         () if error.is_timeout() && error.is_connect() => ErrorKind::Connect,
         () if error.is_timeout() => ErrorKind::Timeout,
         () if error.is_connect() => ErrorKind::Connect,
@@ -185,7 +186,11 @@ pub(super) fn transport(op: Op, key: &Key, error: &reqwest::Error) -> Error {
     };
     let what = if error.is_connect() { "cannot connect" } else { "the connection was lost" };
     // The outer levels repeat the URL, with its query; the innermost says what happened.
-    let message = if error.source().is_some() { format!("{what}: {}", one_line(&innermost(error))) } else { what.to_owned() };
+    let message = match error.source() {
+        Some(_) if is_closed_early(error) => format!("{what}: the other side closed it without an answer"),
+        Some(_) => format!("{what}: {}", one_line(&innermost(error))),
+        None => what.to_owned(),
+    };
     Error::new(kind, op, key, message)
 }
 
@@ -195,6 +200,11 @@ pub(super) const NOT_HTTP: &str = "what answers there does not speak HTTP";
 /// Whether bytes came that are no HTTP.
 fn is_not_http(error: &(dyn StdError + 'static)) -> bool {
     causes(error).any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse))
+}
+
+/// Whether the connection was closed before an answer was complete.
+fn is_closed_early(error: &(dyn StdError + 'static)) -> bool {
+    causes(error).any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_incomplete_message))
 }
 
 /// An error and what is behind it, outermost first.

@@ -76,16 +76,21 @@ pub enum ErrorKind {
     Timeout,
     /// The bytes that arrived, here or there, are not those that were sent or asked for: short body, wrong Content-Range, another checksum.
     Corrupt,
-    /// The response does not belong to the protocol: no HTTP or TLS, a certificate that is not accepted, no ranges, unreadable XML, no upload id,
-    /// nothing that names the version. A second one in a row ends the request.
+    /// The response does not belong to the protocol: no HTTP, no ranges, unreadable XML, no upload id, nothing that names the version. A second one
+    /// in a row ends the request.
     Malformed,
+    /// The certificate of the endpoint is not accepted. A second failure in a row ends the request.
+    Untrusted,
+    /// The endpoint does not speak TLS. A second failure in a row ends the request.
+    NotTls,
 }
 
 impl ErrorKind {
     /// Whether the same request may succeed if it is sent again. All requests we send today are idempotent.
     pub fn is_retryable(self) -> bool {
         match self {
-            Self::Throttled | Self::Unavailable | Self::Connect | Self::Timeout | Self::Corrupt | Self::Malformed => true,
+            Self::Throttled | Self::Unavailable | Self::Connect | Self::Timeout | Self::Corrupt => true,
+            Self::Malformed | Self::Untrusted | Self::NotTls => true,
             Self::NotFound
             | Self::NoSuchBucket
             | Self::Replaced
@@ -136,6 +141,11 @@ impl Error {
     /// That a task panicked which asked for `key`. Nothing is known of what the store did.
     pub fn panicked(op: Op, key: &Key) -> Self {
         Self::new(ErrorKind::Unavailable, op, key, "windlass panicked, which is a defect: its log has the place")
+    }
+
+    /// Whether the next attempt is likely to fail in the same way, so that a second failure of the kind ends the request.
+    pub(super) fn is_persistent(&self) -> bool {
+        matches!(self.kind, ErrorKind::Malformed | ErrorKind::Untrusted | ErrorKind::NotTls)
     }
 
     /// Whether the store says that it has more to do than it can. It does nothing of what it refuses so.

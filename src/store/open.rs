@@ -36,15 +36,16 @@ pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retryi
 }
 
 /// Asks for one key under `prefix`, which shows whether endpoint, bucket, region and credentials are right. An empty
-/// answer is as good as any.
+/// answer shows it as well. Returns whether there is a key.
 ///
 /// # Errors
 /// What the endpoint answers, after a few attempts and at most four seconds.
-pub async fn probe(store: &Retrying, prefix: &Key) -> Result<()> {
+pub async fn probe(store: &Retrying, prefix: &Key) -> Result<bool> {
     let request = ListRequest { prefix: prefix.clone(), delimited: false, after: None, token: None, max_keys: 1 };
     let Policy { retries, request_timeout, .. } = store.policy();
     let policy = Policy { retries: PROBE.retries.min(retries), request_timeout: PROBE.request_timeout.min(request_timeout), ..PROBE };
-    store.under(policy).list(&request).await.map(drop)
+    let page = store.under(policy).list(&request).await?;
+    Ok(!page.objects.is_empty() || !page.prefixes.is_empty())
 }
 
 /// Which bucket and where, for messages: `s3://bucket (endpoint http://127.0.0.1:9000)`.
@@ -71,6 +72,12 @@ impl Location {
     /// The host that data is asked for at first, when the options name it.
     pub fn data_host(&self) -> Option<&str> {
         self.data_host.as_deref()
+    }
+
+    /// The path of the endpoint, where it has one.
+    pub fn path(&self) -> Option<&str> {
+        let (_, rest) = self.endpoint.as_deref()?.split_once("://")?;
+        rest.find('/').map(|at| &rest[at..])
     }
 
     /// The address, or the region where the store's own address is meant: what tells it from a bucket of the same name elsewhere.

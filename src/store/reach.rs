@@ -8,11 +8,12 @@ use std::time::{Duration, SystemTime};
 use http::{Uri, header};
 use hyper_util::client::proxy::matcher::Matcher;
 use reqwest::Url;
+use rustls::CertificateError;
 use tokio::time::{Instant, timeout};
 
 use super::clients::client_builder;
 use super::leave::{self, Clients, Exit, Turns};
-use super::{Dialect, Key, Op, Options, Result, answer, endpoint, oss, s3};
+use super::{Dialect, ErrorKind, Key, Op, Options, Result, answer, endpoint, oss, s3};
 
 /// Longest wait for the answer to a request that asks for nothing.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -42,9 +43,9 @@ pub struct Spoken {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Silence {
     #[error("its certificate is not accepted: {0}")]
-    Untrusted(String),
-    #[error("what answers there does not speak TLS: {0}")]
-    NotTls(String),
+    Untrusted(&'static str),
+    #[error("what answers there does not speak TLS")]
+    NotTls,
     #[error("{0}")]
     Other(String),
 }
@@ -160,16 +161,34 @@ fn tls<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::E
     }
 }
 
-/// Whether the other side showed a certificate that is not accepted, or does not speak TLS at all.
-pub(super) fn is_no_tls(error: &reqwest::Error) -> bool {
-    matches!(tls(error), Some(rustls::Error::InvalidCertificate(_) | rustls::Error::InvalidMessage(_)))
+/// Returns the failure when the other side showed a certificate that is not accepted, or does not speak TLS at all.
+pub(super) fn tls_failure(error: &reqwest::Error) -> Option<(ErrorKind, Silence)> {
+    match tls(error) {
+        Some(rustls::Error::InvalidCertificate(flaw)) => Some((ErrorKind::Untrusted, Silence::Untrusted(in_words(flaw)))),
+        Some(rustls::Error::InvalidMessage(_)) => Some((ErrorKind::NotTls, Silence::NotTls)),
+        _ => None,
+    }
+}
+
+/// Describes why a certificate is refused. The texts of the library name its types.
+fn in_words(flaw: &CertificateError) -> &'static str {
+    match flaw {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => "it is not valid yet",
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => "it is for another host name",
+        CertificateError::UnknownIssuer => "its issuer is not trusted here",
+        CertificateError::Revoked => "it was revoked",
+        CertificateError::BadSignature => "its signature is wrong",
+        // The library has no variant for an authority's certificate that a server shows as its own, which is what openssl req -x509 makes.
+        CertificateError::Other(_) => "it is self-signed, or not made for a server",
+        _ => "it cannot be verified",
+    }
 }
 
 fn silence(error: &reqwest::Error) -> Silence {
-    match tls(error) {
-        Some(rustls::Error::InvalidCertificate(reason)) => Silence::Untrusted(reason.to_string()),
-        Some(error @ rustls::Error::InvalidMessage(_)) => Silence::NotTls(error.to_string()),
-        Some(error) => Silence::Other(error.to_string()),
-        None => Silence::Other(answer::transport(Op::List, &Key::root(), error).message),
+    match (tls_failure(error), tls(error)) {
+        (Some((_, failure)), _) => failure,
+        (None, Some(error)) => Silence::Other(error.to_string()),
+        (None, None) => Silence::Other(answer::transport(Op::List, &Key::root(), error).message),
     }
 }

@@ -137,7 +137,9 @@ fn store_errno(error: &store::Error) -> i32 {
         | ErrorKind::Connect
         | ErrorKind::Timeout
         | ErrorKind::Corrupt
-        | ErrorKind::Malformed => libc::EIO,
+        | ErrorKind::Malformed
+        | ErrorKind::Untrusted
+        | ErrorKind::NotTls => libc::EIO,
     }
 }
 

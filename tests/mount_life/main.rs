@@ -10,6 +10,7 @@ mod control;
 mod descriptor;
 mod ending;
 mod failures;
+mod mistakes;
 mod place;
 mod read_only;
 mod refusals;
@@ -21,6 +22,7 @@ fn main() -> std::process::ExitCode {
     let trials = [
         beginning::trials(),
         refusals::trials(),
+        mistakes::trials(),
         ending::trials(),
         failures::trials(),
         read_only::trials(),

@@ -152,7 +152,7 @@ fn wrong_protocol() {
     let site = WrongServer::saying(format!("{head}content-length: {}\r\n\r\n{page}", page.len()));
     refused(&place, || from(&place, &site.endpoint()), BUCKET_OR_ENDPOINT, &["cannot be read", "HTTP 200", "check that --endpoint"]);
     let tls = || from(&place, &text.endpoint().replace("http:", "https:"));
-    refused(&place, tls, BUCKET_OR_ENDPOINT, &["cannot connect", "http or https"]);
+    refused(&place, tls, BUCKET_OR_ENDPOINT, &["does not speak TLS", "http://"]);
 }
 
 fn credentials_file() {

@@ -69,7 +69,8 @@ fn step(error: &Error) -> &'static str {
 
 /// What the store said, with the advice and the exit code that a mount would have for it.
 fn finding(what: &'static str, error: &Error) -> Finding {
-    let advice = mount::advice(error).trim_start_matches("; ");
+    let advice = mount::advice(error);
+    let advice = advice.trim_start_matches("; ");
     let (detail, fix) = match advice {
         // The message itself tells it.
         "" => error

@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use super::{Finding, Report};
 use crate::cli::Failure;
 use crate::config::Place;
+use crate::mount;
 use crate::store::{Silence, Spoken, Way};
 
 /// Stores refuse signatures of clocks that are off by more (S3 15 minutes), and from here on somebody should look.
@@ -75,10 +76,8 @@ fn timely(error: &io::Error) -> String {
 fn silent(way: &Way, silence: &Silence) -> Finding {
     let what = if way.is_https() { "TLS" } else { "HTTP" };
     let fix = match silence {
-        Silence::Untrusted(_) => {
-            "install the certificate of its authority (ca-certificates, --ca-bundle or SSL_CERT_FILE), or check the name in --endpoint"
-        }
-        Silence::NotTls(_) => "write http:// in --endpoint, or the port where it speaks TLS",
+        Silence::Untrusted(_) => mount::UNTRUSTED,
+        Silence::NotTls => mount::NOT_TLS,
         Silence::Other(_) => ENDPOINT,
     };
     Finding::fail(4, what, format!("{}:{}: {silence}", way.host(), way.port()), fix)

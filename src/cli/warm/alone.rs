@@ -33,8 +33,9 @@ pub fn warm(
     let preload = Preload::gather(&flags.input(config, vec![bucket.into()]))?;
     let location = Location::describe(&preload.store);
     let identity = Identity { endpoint: location.endpoint(), bucket: preload.store.bucket.clone() };
-    let spill = Spill::open(&preload.directory, preload.bounds, identity)
-        .map_err(|error| Failure::usage(format!("cannot use --spill-dir {}: {error}", preload.directory.display())))?;
+    let spill = Spill::open(&preload.directory, preload.bounds, identity).map_err(|error| {
+        Failure::usage(format!("cannot use --spill-dir {}: {error}; name another directory", preload.directory.display()))
+    })?;
     let runtime = runtime()?;
     let warmed = runtime.block_on(in_runtime(&preload, location, spill, paths, how, on_progress));
     // What nobody waits for any more would keep it.

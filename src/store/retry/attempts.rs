@@ -197,7 +197,7 @@ impl<'l> Attempts<'l> {
             return Err(error);
         }
         // The messages need not be the same: that of an expired certificate contains the time.
-        let is_same_again = error.kind == ErrorKind::Malformed && self.last.as_ref().is_some_and(|last| last.kind == ErrorKind::Malformed);
+        let is_same_again = error.is_persistent() && self.last.as_ref().is_some_and(Error::is_persistent);
         // Throttling ends, and so does the outage of an endpoint that had responded before: the deadline alone limits these.
         let is_passing = error.asks_to_slow_down() || (error.is_silence() && self.load.has_answered());
         let is_limited = !is_passing || self.retries == 0;

@@ -365,7 +365,7 @@ async fn a_server_that_is_no_store_is_malformed_for_every_request() {
 }
 
 #[tokio::test]
-async fn a_server_without_tls_is_malformed() {
+async fn a_server_without_tls_is_named_as_such() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     // As web servers answer to what is no request line to them.
@@ -384,9 +384,9 @@ async fn a_server_without_tls_is_malformed() {
     };
     let store = connect(&options, Arc::default()).await.unwrap();
     let error = store.head(&Key::from("k")).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Malformed, "{error}");
+    assert_eq!(error.kind, ErrorKind::NotTls, "{error}");
     let error = read(&*store, "k", &ETag::from("\"e\""), 0..5).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Malformed, "{error}");
+    assert_eq!(error.kind, ErrorKind::NotTls, "{error}");
     server.abort();
 }
 
