@@ -123,7 +123,7 @@ fn attempt(error: &store::Error) -> String {
 }
 
 /// What to try with a certificate that is not accepted.
-pub const UNTRUSTED: &str = "install the certificate of its authority (ca-certificates, or SSL_CERT_FILE), or check \
+pub const UNTRUSTED: &str = "install the certificate of its authority (ca-certificates, --ca-bundle or SSL_CERT_FILE), or check \
                              the name in --endpoint; one that has expired must be renewed there";
 
 /// What to try with an endpoint that does not speak TLS.
