@@ -90,7 +90,7 @@ pub struct CredentialOptions {
     pub key_files: Option<KeyFiles>,
     /// A command that prints credentials as JSON.
     pub process: Option<String>,
-    /// Role of the instance (ECS, EC2) whose credentials the metadata service gives out: its name, or [`ANY_ROLE`].
+    /// Role of the instance (ECS, EC2) whose credentials the metadata service gives out: its name, or `auto` for the one that it has.
     pub ram_role: Option<String>,
     /// A role that a projected token stands for.
     pub web_identity: Option<WebIdentity>,

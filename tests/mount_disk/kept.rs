@@ -29,7 +29,7 @@ pub fn trials() -> Vec<Trial> {
 
 /// Without hedging, which sends a second GET on a busy machine: these tests count them.
 pub fn cached(server: &S3Server, disk: &Path) -> Mount {
-    let daemon = Daemon::new(server).arg("--hedge", "false").arg("--read-mode", "cached");
+    let daemon = Daemon::new(server).flag("--hedge=false").arg("--read-mode", "cached");
     daemon.arg("--spill-dir", disk.to_str().expect("it is text")).start()
 }
 
