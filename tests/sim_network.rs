@@ -325,6 +325,10 @@ async fn all_links(rates: &[u64], load: Load) {
                 println!("{line}");
                 let rest = usual.time.saturating_sub(link.undisturbed());
                 let mut most_lost = Duration::from_secs(10) + 20 * link.round_trip + rest / 9;
+                if let Trouble::Silence(_) = trouble {
+                    // The repeats of GETs that were silent have jitter, and that is not of virtual time.
+                    most_lost += Duration::from_secs(2);
+                }
                 let most_twice = match (load, trouble) {
                     // A range goes on from where it stopped, a part is sent again as a whole: those that were under way.
                     (Load::Writing, _) => {
