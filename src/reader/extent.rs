@@ -27,6 +27,9 @@ pub(super) const IN_FLIGHT: Ticket = 0;
 /// The fetch has not reached the gate yet.
 const NO_TICKET: Ticket = Ticket::MAX;
 
+/// The fetch was cancelled before it sent a request, and sends none.
+const CANCELLED: Ticket = Ticket::MAX - 1;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Extent {
@@ -125,17 +128,27 @@ impl Extent {
 
     /// Whether its fetch has no place among the GETs in flight yet.
     pub fn is_queued(&self) -> bool {
-        self.ticket() != IN_FLIGHT && self.filled_len() == 0
+        !matches!(self.ticket(), IN_FLIGHT | CANCELLED) && self.filled_len() == 0
     }
 
-    /// The place of its fetch in the queue of the gate, [`IN_FLIGHT`] or [`NO_TICKET`].
+    /// The place of its fetch in the queue of the gate, [`IN_FLIGHT`], [`NO_TICKET`] or [`CANCELLED`].
     pub fn ticket(&self) -> Ticket {
         self.ticket.load(Ordering::SeqCst)
     }
 
-    /// Sets the [`ticket`](Self::ticket).
-    pub fn set_ticket(&self, ticket: Ticket) {
-        self.ticket.store(ticket, Ordering::SeqCst);
+    /// Sets the [`ticket`](Self::ticket). `false`: the fetch was cancelled, and must send no request.
+    #[must_use]
+    pub fn set_ticket(&self, ticket: Ticket) -> bool {
+        let unless_cancelled = |before| (before != CANCELLED).then_some(ticket);
+        self.ticket.fetch_update(Ordering::SeqCst, Ordering::SeqCst, unless_cancelled).is_ok()
+    }
+
+    /// Cancels its fetch if that has sent no request. `false`: it has, and its bytes are paid for. (Its task may be on the way from the queue to
+    /// the request on another thread: aborting that would ask for the same bytes twice.)
+    #[must_use]
+    pub fn cancel_queued(&self) -> bool {
+        let unless_in_flight = |before| (before != IN_FLIGHT).then_some(CANCELLED);
+        self.ticket.fetch_update(Ordering::SeqCst, Ordering::SeqCst, unless_in_flight).is_ok()
     }
 
     pub fn last_use(&self) -> u64 {
@@ -354,6 +367,19 @@ mod tests {
 
     async fn wait(extent: &Arc<Extent>, len: usize) -> Result<(), ReadError> {
         extent.want().wait_for(len).await
+    }
+
+    #[test]
+    fn a_fetch_is_cancelled_or_sends_its_request_and_never_both() {
+        for queued in [NO_TICKET, 7] {
+            let cancelled = Extent::new(0..100, true);
+            assert!(cancelled.set_ticket(queued) && cancelled.is_queued());
+            assert!(cancelled.cancel_queued());
+            assert!(!cancelled.is_queued() && !cancelled.set_ticket(8) && !cancelled.set_ticket(IN_FLIGHT));
+            let sent = Extent::new(0..100, true);
+            assert!(sent.set_ticket(queued) && sent.set_ticket(IN_FLIGHT));
+            assert!(!sent.cancel_queued() && !sent.is_queued());
+        }
     }
 
     #[tokio::test]

@@ -72,7 +72,7 @@ async fn bring(shared: &Arc<Shared>, object: &Object, extent: &Arc<Extent>, leas
         };
         let Some(range) = from_store.filter(|range| !range.is_empty()) else { return Ok(()) };
         if place.is_none() {
-            place = Some(enter(shared, extent).await);
+            place = Some(enter(shared, extent).await?);
         }
         let sums = ask(shared, object, &mut filling, &range).await?;
         if let Some(disk) = &object.disk {
@@ -125,21 +125,18 @@ pub(super) async fn memory_for(shared: &Arc<Shared>, len: usize) -> Result<Lease
     }
 }
 
-async fn enter(shared: &Arc<Shared>, extent: &Extent) -> Place {
-    match shared.gate.enter(extent.is_wanted()) {
-        Entry::Now(place) => {
-            extent.set_ticket(IN_FLIGHT);
-            place
-        }
+/// # Errors
+/// [`ReadError::GivenUp`] when the fetch was cancelled before it had a place.
+async fn enter(shared: &Arc<Shared>, extent: &Extent) -> Result<Place, ReadError> {
+    let place = match shared.gate.enter(extent.is_wanted()) {
+        Entry::Now(place) => place,
         Entry::Later(ticket, receiver) => {
-            extent.set_ticket(ticket);
-            if extent.is_wanted() {
+            if extent.set_ticket(ticket) && extent.is_wanted() {
                 // Somebody began to wait before the ticket was there to be promoted by.
                 shared.gate.promote(ticket);
             }
-            let place = receiver.await.expect("the gate answers every ticket");
-            extent.set_ticket(IN_FLIGHT);
-            place
+            receiver.await.expect("the gate answers every ticket")
         }
-    }
+    };
+    if extent.set_ticket(IN_FLIGHT) { Ok(place) } else { Err(ReadError::GivenUp) }
 }

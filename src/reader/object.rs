@@ -554,8 +554,21 @@ impl State {
         let ends: Vec<(u64, u64)> = active.map(|running| (running.at, running.window_end(chunk))).collect();
         let wanted = |range: &Range<u64>| ends.iter().any(|&(at, end)| at < range.end && range.start < end);
         let unwanted = self.extents.values().filter(|held| queued(held) && !wanted(&held.extent.range));
-        let starts = unwanted.map(|held| held.extent.range.start).collect();
-        self.let_go(starts)
+        let starts: Vec<u64> = unwanted.map(|held| held.extent.range.start).collect();
+        let mut cancelled = 0;
+        for start in starts {
+            let Some(held) = self.extents.get(&start) else { continue };
+            if held.extent.is_wanted() || !held.extent.cancel_queued() {
+                continue;
+            }
+            if let Some(fetch) = &held.fetch {
+                fetch.abort();
+            }
+            held.extent.fail(ReadError::GivenUp);
+            self.extents.remove(&start);
+            cancelled += 1;
+        }
+        cancelled
     }
 
     /// Lets go of the extents that lie in no stream's window.
