@@ -90,7 +90,7 @@ fn keeps_what_is_there() {
 
 fn is_interrupted() {
     let dir = tempfile::tempdir().unwrap();
-    let mut command = command(dir.path(), &["small-files-write", "--size", "1GiB"]);
+    let mut command = command(dir.path(), &["small-files-write", "--size", "8GiB"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let has_files = || names(dir.path()).first().is_some_and(|folder| !names(&dir.path().join(folder)).is_empty());
     wait_until("fio has begun", has_files);

@@ -3,13 +3,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use libtest_mimic::Trial;
 
 use crate::program::{at, command};
-use crate::support::S3Server;
 use crate::support::mounts::{self, Daemon};
+use crate::support::{KilledAtEnd, S3Server};
 use crate::{report, said, trial, windlass};
 
 pub fn trials() -> Vec<Trial> {
@@ -22,7 +22,10 @@ pub fn trials() -> Vec<Trial> {
 }
 
 /// The other side, until it is dropped.
-struct Listener(Child, String);
+struct Listener {
+    _running: KilledAtEnd,
+    address: String,
+}
 
 impl Listener {
     fn start() -> Self {
@@ -30,23 +33,16 @@ impl Listener {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.strip_prefix("listening at ").and_then(|rest| rest.strip_suffix(" for 60 s\n"));
-        Self(child, address.unwrap_or_else(|| panic!("{line}")).to_owned())
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        Self { _running: KilledAtEnd(child), address: address.unwrap_or_else(|| panic!("{line}")).to_owned() }
     }
 }
 
 fn is_remembered() {
     let (listener, state, server) = (Listener::start(), tempfile::tempdir().unwrap(), S3Server::start());
-    let mut asking = windlass(&["bench", "net", &listener.1, "--streams", "3", "--duration", "1", "--json"]);
+    let mut asking = windlass(&["bench", "net", &listener.address, "--streams", "3", "--duration", "1", "--json"]);
     asking.env("XDG_STATE_HOME", state.path());
     let json = report(&said(asking));
-    assert_eq!((json["address"].as_str(), json["streams"].as_u64()), (Some(&*listener.1), Some(3)));
+    assert_eq!((json["address"].as_str(), json["streams"].as_u64()), (Some(&*listener.address), Some(3)));
     let (bytes, seconds) = (json["bytes"].as_f64().unwrap(), json["end_to_end_seconds"].as_f64().unwrap());
     let mean = json["end_to_end_gbit_per_second"].as_f64().unwrap();
     assert!(bytes > 0.0 && seconds >= 1.0 && (mean / (bytes * 8.0 / 1e9 / seconds) - 1.0).abs() < 0.05, "{json}");
@@ -75,7 +71,7 @@ fn is_known_behind_a_mount() {
         report(&said(command))
     };
     assert!(read(mount.path())["ceiling_gbit_per_second"].is_null());
-    let mut measuring = windlass(&["bench", "net", &listener.1, "--streams", "2", "--duration", "1", "--json"]);
+    let mut measuring = windlass(&["bench", "net", &listener.address, "--streams", "2", "--duration", "1", "--json"]);
     measuring.env("XDG_STATE_HOME", state.path());
     let ceiling = report(&said(measuring))["end_to_end_gbit_per_second"].clone();
     let json = read(mount.path());
@@ -88,7 +84,7 @@ fn is_known_behind_a_mount() {
 
 fn needs_no_home() {
     let listener = Listener::start();
-    let told = said(windlass(&["bench", "net", &listener.1, "--streams", "1", "--duration", "1"])).succeeds();
+    let told = said(windlass(&["bench", "net", &listener.address, "--streams", "1", "--duration", "1"])).succeeds();
     assert_eq!(told.err, "");
     for name in ["address", "streams", "bytes", "end to end s", "peak Gbit/s", "end to end Gbit/s"] {
         assert!(told.text().lines().any(|line| line.starts_with(name)), "{name} is missing in\n{}", told.text());
