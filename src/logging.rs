@@ -202,25 +202,32 @@ where
     (subscriber, Box::new(move |filter| handle.reload(filter)))
 }
 
+/// A log in memory.
+#[cfg(test)]
+#[derive(Clone, Default)]
+pub(crate) struct Page(std::sync::Arc<Mutex<Vec<u8>>>);
+
+#[cfg(test)]
+impl Page {
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().expect("no test panics while it writes").clone()).expect("a log is text")
+    }
+}
+
+#[cfg(test)]
+impl std::io::Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("no test panics while it writes").write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-    use std::sync::Arc;
-
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Page {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().expect("no test panics while it writes").write(bytes)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
 
     /// What is written of one talk of ours and of the crates below.
     fn written(level: &str, format: Format) -> String {
@@ -234,8 +241,7 @@ mod tests {
             tracing::debug!(target: "hyper::proto", "x-oss-security-token: hunter2");
             tracing::warn!(target: "hyper::proto", "theirs");
         });
-        let bytes = page.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap()
+        page.text()
     }
 
     #[test]

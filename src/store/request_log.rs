@@ -171,26 +171,11 @@ fn is_secret(name: &HeaderName) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
-
     use http::HeaderValue;
-    use parking_lot::Mutex;
 
     use super::*;
+    use crate::logging::Page;
     use crate::store::ErrorKind;
-
-    #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Page {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().write(bytes)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
 
     /// What is logged at `level` of a GET in its second attempt, which ends with `error` or well.
     async fn logged(level: Level, error: Option<&Error>) -> String {
@@ -222,8 +207,7 @@ mod tests {
             sending.on_end();
         });
         numbered(2, sent).await;
-        let bytes = page.0.lock().clone();
-        String::from_utf8(bytes).unwrap()
+        page.text()
     }
 
     #[tokio::test(start_paused = true)]

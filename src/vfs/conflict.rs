@@ -99,14 +99,12 @@ impl Edits {
                 Err(error) if error.kind != ErrorKind::NotFound => return Err(error.into()),
                 Ok(_) | Err(_) => break,
             };
-            let is_open_for_reading = self.has_readers(file.ino);
             // What was read before it was stored would be at another offset.
-            if is_open_for_reading && file.read_to() > from {
+            if self.read_to(file) > from {
                 break;
             }
             // Programs that have read the version before go on in this one.
-            let in_file = file.committed().filter(|_| is_open_for_reading && file.read_to() > 0);
-            let read = in_file.or_else(|| self.names.versions.being_read(file.ino));
+            let read = self.version_read(file);
             if let Some(read) = &read {
                 match self.goes_on(read, &details.meta).await {
                     Ok(true) => {}
@@ -146,7 +144,7 @@ impl Edits {
         let is_stored = || file.fate() == Fate::Saved && !file.content.is_dirty();
         let only_appends = || !self.open.read().values().any(|edit| edit.ino == file.ino && edit.may_write && !edit.appends());
         let Some(committed) = file.committed().filter(|_| is_stored() && only_appends()) else { return Ok(()) };
-        // The cache may have it for long; who opens a file that is written to by several machines wants to know.
+        // Not from the cache: several machines write to this file.
         match self.names.refresh(file.ino).await {
             Ok((there, _)) if there.etag != committed.etag => {}
             _ => return Ok(()),
@@ -163,11 +161,12 @@ impl Edits {
             Err(error) if error.kind == ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let was_read = self.has_readers(file.ino) && file.read_to() > 0 || self.names.versions.being_read(file.ino).is_some();
-        match if was_read { self.goes_on(&committed, &details.meta).await } else { Ok(true) } {
-            Ok(true) => {}
-            Err(error) if error.kind != ErrorKind::Replaced => return Err(error.into()),
-            Ok(false) | Err(_) => return Ok(()),
+        if let Some(read) = self.version_read(file) {
+            match self.goes_on(&read, &details.meta).await {
+                Ok(true) => {}
+                Err(error) if error.kind != ErrorKind::Replaced => return Err(error.into()),
+                Ok(false) | Err(_) => return Ok(()),
+            }
         }
         // Nothing is behind its end: all of it is that version.
         if file.content.append_to(committed.size, details.meta.clone(), details.headers).await? {
@@ -183,9 +182,15 @@ impl Edits {
         Ok(())
     }
 
-    /// Whether handles of `ino` are open that may have returned bytes.
-    fn has_readers(&self, ino: Inode) -> bool {
-        self.files.is_open(ino) || self.open.read().values().any(|edit| edit.ino == ino && edit.may_read)
+    /// The end of the bytes of `file` that open handles may have returned; 0: there are none.
+    fn read_to(&self, file: &DirtyFile) -> u64 {
+        let is_open = || self.files.is_open(file.ino) || self.open.read().values().any(|edit| edit.ino == file.ino && edit.may_read);
+        Some(file.read_to()).filter(|&end| end > 0 && is_open()).unwrap_or(0)
+    }
+
+    /// The version that open handles of `file` may have returned bytes of.
+    fn version_read(&self, file: &DirtyFile) -> Option<ObjectMeta> {
+        file.committed().filter(|_| self.read_to(file) > 0).or_else(|| self.names.versions.being_read(file.ino))
     }
 
     /// Whether `there`, which another client has written, begins with all of `read`, so that programs that have read that find the same bytes at the

@@ -58,7 +58,7 @@ pub struct DirtyFile {
     turn: Arc<TurnMutex<()>>,
     /// A handle that reads through the kernel's pages was open while this file was: a write past the pages has to drop them.
     has_paged_readers: AtomicBool,
-    /// Bytes of it were returned.
+    /// The end of the bytes of it that were returned.
     read_to: AtomicU64,
     record: Record,
 }

@@ -1,5 +1,6 @@
 //! The end of a mount that can be written to: nothing new is taken, and what was taken goes to the bucket. Invariants: it takes no longer than its
-//! limit; a file is stored with all that was acknowledged to its writer, or is named as lost; a rename comes to its end, or is named; what of the lost is staged in a directory that outlives
+//! limit; a file is stored with all that was acknowledged to its writer, or is named as lost; a rename comes to its end, or is named; what of
+//! the lost is staged in a directory that outlives
 //! the mount stays there. Every later write, fsync and close of a lost file fails, also through the daemon that goes on with the mount.
 
 use std::collections::HashSet;

@@ -160,7 +160,8 @@ impl Edits {
         }
     }
 
-    /// The dirty file of `ino`, begun as a change of the version that is there when there is none, for a handle that was opened on `based_on`. A handle of `ino` that may write is counted.
+    /// The dirty file of `ino`, begun as a change of the version that is there when there is none, for a handle that was opened
+    /// on `based_on`. A handle of `ino` that may write is counted.
     ///
     /// # Errors
     /// ESTALE when another client has replaced that since.

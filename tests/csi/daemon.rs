@@ -10,7 +10,7 @@ use windlass::handover::{Link, Message, Place};
 
 use super::node::Pod;
 use super::support::mounts::{PATIENCE, wait_until};
-use super::support::{REGION, S3Server};
+use super::support::{KilledAtEnd, REGION, S3Server};
 
 pub struct Daemon {
     child: Child,
@@ -115,26 +115,19 @@ impl Drop for Daemon {
 }
 
 /// A process that looks at a path, and how it ended once it has.
-pub struct Looker(Child);
+pub struct Looker(KilledAtEnd);
 
 impl Looker {
     pub fn at(path: &Path) -> Self {
         let child = Command::new("stat").arg(path).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        Self(child.expect("coreutils are installed"))
+        Self(KilledAtEnd(child.expect("coreutils are installed")))
     }
 
     pub fn has_ended(&mut self) -> bool {
-        self.0.try_wait().expect("it is our child").is_some()
+        self.0.0.try_wait().expect("it is our child").is_some()
     }
 
     pub fn wait(&mut self) -> ExitStatus {
-        self.0.wait().expect("it is our child")
-    }
-}
-
-impl Drop for Looker {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.0.wait().expect("it is our child")
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use libtest_mimic::{Completion, Trial};
@@ -12,7 +12,7 @@ use super::place::{Place, program, run};
 use super::support::mounts::lacks;
 use super::support::oss_server::{OssServer, Setup};
 use super::support::oss_sign::Signee;
-use super::support::{BUCKET, Effect, Fault, Kind, S3Server};
+use super::support::{BUCKET, Effect, Fault, KilledAtEnd, Kind, S3Server};
 use super::wrong_server::WrongServer;
 use super::{doctor, doctor_of, fails, line};
 
@@ -111,16 +111,6 @@ fn plain_port() {
     fails(command, 4, "TLS", &["does not speak TLS", "http://"], &["DNS", "TCP"], &["credentials"]);
 }
 
-/// A TLS server with a certificate of its own making; ends when it is dropped.
-struct SelfSigned(Child);
-
-impl Drop for SelfSigned {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 fn untrusted() {
     let home = tempfile::tempdir().expect("a temporary directory can be made");
     let (key, certificate) = (home.path().join("key"), home.path().join("certificate"));
@@ -145,7 +135,7 @@ fn untrusted() {
     let mut serve = Command::new("openssl");
     serve.args(["s_server", "-accept", "127.0.0.1:0", "-www", "-key"]).arg(&key).arg("-cert").arg(&certificate);
     let child = serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
-    let mut server = SelfSigned(child);
+    let mut server = KilledAtEnd(child);
     let lines = BufReader::new(server.0.stdout.take().expect("piped")).lines();
     let address =
         lines.map_while(Result::ok).find_map(|line| line.strip_prefix("ACCEPT ").map(str::to_owned)).expect("it says where it listens");

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::TcpListener;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::metrics::{exchange, sample};
 use super::place::program;
 use super::support::mounts::{trial_unless, wait_until};
-use super::support::prometheus;
+use super::support::{KilledAtEnd, prometheus};
 
 pub fn trials() -> Vec<Trial> {
     vec![trial_unless(not_root, "the_driver_and_a_sidecar_serve_their_metrics_and_log_json", pages_and_lines)]
@@ -18,16 +18,6 @@ pub fn trials() -> Vec<Trial> {
 
 fn not_root() -> Option<String> {
     (!rustix::process::geteuid().is_root()).then(|| "the driver mounts, as root".into())
-}
-
-/// Ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn pages_and_lines() {
@@ -42,7 +32,8 @@ fn pages_and_lines() {
         let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("loopback has a free port");
         let mut command = program();
         command.args(words).arg(address.to_string()).args(["--log-format", "json", "--log-level", "info"]);
-        let mut running = Running(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts"));
+        let mut running =
+            KilledAtEnd(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts"));
         wait_until("its pages are there", || std::net::TcpStream::connect(address).is_ok());
         let (head, body) = exchange(std::net::TcpStream::connect(address).expect("it listens"), "GET", "/metrics");
         assert!(head.starts_with("http/1.1 200") && head.contains("text/plain; version=0.0.4"), "{head}{body}");

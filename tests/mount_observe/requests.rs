@@ -52,7 +52,7 @@ fn attempts() {
     assert_eq!(gets.len(), 3, "{gets:?}");
     let of = |attempt: usize| gets.iter().find(|line| line.contains(&format!("attempt={attempt}"))).expect("it is a line");
     for (line, words) in [of(1), of(2), of(3)].into_iter().zip([
-        // The whole object is asked for without a range.
+        // The GET of a whole object has no range.
         ["status=503", "attempt=1", "key=\"file\""],
         ["bytes=1000", "attempt=2", "error=\"short body: got 1000 of 5000 bytes\""],
         ["bytes=4000", "attempt=3", "range=\"1000-4999\""],

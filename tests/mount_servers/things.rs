@@ -587,7 +587,7 @@ fn names_with_blanks(place: &Place) {
         (0..FILES).for_each(|n| place.put(&key(n), b"x"));
         wait_until("it is seen", || place.at(directory).is_dir());
         let expected: Vec<String> = (0..FILES).map(|n| key(n)[directory.len() + 1..].to_owned()).collect();
-        // s3s-fs fails a listing of so many names now and then; one that comes has all of them.
+        // s3s-fs fails some listings of more than a page; each that succeeds has all names.
         let is_all = |directory: &str| {
             let listed = fs::read_dir(place.at(directory)).and_then(Iterator::collect::<io::Result<Vec<_>>>);
             let Ok(entries) = listed else { return false };

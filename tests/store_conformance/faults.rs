@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::LocalBoxFuture;
 use windlass::metrics::Metrics;
 use windlass::store::memory::Synthetic;
 use windlass::store::{ErrorKind, Key, ListRequest, ObjectMeta, ObjectStore, Options, Retrying, open};
@@ -12,15 +11,7 @@ use windlass::store::{ErrorKind, Key, ListRequest, ObjectMeta, ObjectStore, Opti
 use crate::promises::{fetch, whole};
 use crate::support::{Effect, Fault, Kind, Request, S3Server};
 
-type Test = fn() -> LocalBoxFuture<'static, ()>;
-
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        &[$((stringify!($name), || Box::pin($name()))),*]
-    };
-}
-
-pub const ALL: &[(&str, Test)] = tests![
+pub const ALL: &[(&str, crate::Test)] = tests![
     a_burst_of_503_is_waited_out_by_every_operation,
     a_store_that_stays_down_is_an_error_after_the_retries,
     a_store_that_asks_to_slow_down_is_asked_until_the_time_is_over,

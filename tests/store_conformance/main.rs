@@ -5,6 +5,13 @@
 //! moto, versitygw and MinIO run as child processes: see [`third_party`](support::third_party) for how each is found.
 //! Without one its trials are reported as ignored; one that is named and does not start fails them.
 
+/// One test after the other, with its name.
+macro_rules! tests {
+    ($($name:ident),* $(,)?) => {
+        &[$((stringify!($name), || Box::pin($name()))),*]
+    };
+}
+
 mod faults;
 mod promises;
 mod read_endpoint;
@@ -21,6 +28,9 @@ use futures::future::LocalBoxFuture;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use stores::{Kind, ThirdParties};
+
+/// A test of one store that it opens itself.
+type Test = fn() -> LocalBoxFuture<'static, ()>;
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();

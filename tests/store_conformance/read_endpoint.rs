@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::LocalBoxFuture;
 use windlass::metrics::Metrics;
 use windlass::store::memory::Synthetic;
 use windlass::store::{ErrorKind, Key, ListRequest, ObjectMeta, ObjectStore, Options, Retrying, Signature, open};
@@ -14,15 +13,7 @@ use crate::promises::whole;
 use crate::stores::{Server, oss};
 use crate::support::{Effect, Fault, Kind, Request, S3Server};
 
-type Test = fn() -> LocalBoxFuture<'static, ()>;
-
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        &[$((stringify!($name), || Box::pin($name()))),*]
-    };
-}
-
-pub const ALL: &[(&str, Test)] = tests![
+pub const ALL: &[(&str, crate::Test)] = tests![
     data_comes_from_the_read_endpoint_and_everything_else_from_the_endpoint,
     whatever_the_read_endpoint_answers_the_bytes_are_right,
     a_body_of_the_read_endpoint_that_stops_is_gone_on_with_at_the_endpoint,

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures::future::LocalBoxFuture;
 use windlass::metrics::Metrics;
 use windlass::store::{
     Body, Condition, CopyRequest, ETag, Error, ErrorKind, Headers, Key, ListRequest, ObjectMeta, ObjectStore, Options, PartCopy,
@@ -15,15 +14,7 @@ use crate::promises::{fetch, whole};
 use crate::stores::{Server, key, oss};
 use crate::support::{Effect, Fault, Kind, S3Server};
 
-type Test = fn() -> LocalBoxFuture<'static, ()>;
-
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        &[$((stringify!($name), || Box::pin($name()))),*]
-    };
-}
-
-pub const ALL: &[(&str, Test)] = tests![
+pub const ALL: &[(&str, crate::Test)] = tests![
     every_request_is_redirected_and_signed_for_its_target,
     a_redirected_body_arrives_whole,
     a_stranger_is_sent_nothing_and_is_named,

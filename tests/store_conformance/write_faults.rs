@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::LocalBoxFuture;
 use sha2::Digest;
 use windlass::metrics::Metrics;
 use windlass::store::{
@@ -19,15 +18,7 @@ use crate::support::flipping::{Flipping, MARK};
 use crate::support::oss_write::OssEffect;
 use crate::support::{Effect, Fault, Habits, Kind, Refusing, S3Server};
 
-type Test = fn() -> LocalBoxFuture<'static, ()>;
-
-macro_rules! tests {
-    ($($name:ident),* $(,)?) => {
-        &[$((stringify!($name), || Box::pin($name()))),*]
-    };
-}
-
-pub const ALL: &[(&str, Test)] = tests![
+pub const ALL: &[(&str, crate::Test)] = tests![
     every_write_survives_every_fault_and_is_done_once,
     a_store_that_stays_down_leaves_the_old_object_and_no_upload,
     a_checksum_that_differs_is_an_error,

@@ -32,3 +32,14 @@ pub use self::bucket::{About, Habits, Refusing};
 pub use self::fault::{Effect, Fault};
 pub use self::log::{Kind, Request};
 pub use self::s3_server::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};
+
+/// A program that ends with its trial.
+pub struct KilledAtEnd(pub std::process::Child);
+
+impl Drop for KilledAtEnd {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
