@@ -324,7 +324,7 @@ fn read(world: &VfsWorld, file: &File, offset: u64, len: usize) -> BoxFuture<'st
             return Ok(data.to_vec());
         }
         let file = files.get(handle).or_else(|_| edits.bind_reader(handle))?;
-        let read = file.begin(ME.thread, offset, len);
+        let read = file.begin(ME.thread, offset, len)?;
         Ok(files.finish(&file, read).await?.slices().collect::<Vec<_>>().concat())
     }
     .boxed()

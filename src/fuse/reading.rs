@@ -27,7 +27,10 @@ impl Bucket {
         };
         // Fetches that this starts are tasks of the runtime.
         let _runtime = self.runtime.enter();
-        let read = file.begin(asker.header.thread, offset, size as usize);
+        let read = match file.begin(asker.header.thread, offset, size as usize) {
+            Ok(read) => read,
+            Err(error) => return refuse("read", &error, asker.reply::<Data>()),
+        };
         match file.ready(&read) {
             Some(data) => answer(&data, &read, &self.metrics, asker.reply()),
             None => {
@@ -61,10 +64,10 @@ impl Bucket {
                 Ok(None) => {
                     let bound = files.get(handle).or_else(|error| edits.map_or(Err(error), |edits| edits.bind_reader(handle)));
                     match bound {
-                        Ok(file) => {
-                            let read = file.begin(thread, offset, size as usize);
-                            finish(files, file, read, metrics, reply).await;
-                        }
+                        Ok(file) => match file.begin(thread, offset, size as usize) {
+                            Ok(read) => finish(files, file, read, metrics, reply).await,
+                            Err(error) => refuse("read", &error, reply),
+                        },
                         Err(error) => refuse("read", &error, reply),
                     }
                 }

@@ -319,7 +319,8 @@ impl Files {
             // Before the handle is opened: pages are not proven by it.
             state.returns(0);
             let object = Arc::new(self.reader.open_quietly(&row.meta));
-            let version = Version { object, state, modified: row.meta.modified, ticket: 0, has_returned: true, in_pages: None };
+            let version =
+                Version { object, state, modified: row.meta.modified, ticket: 0, has_returned: true, in_pages: None, failed: None };
             let file = OpenFile {
                 ino: row.ino,
                 direct: row.direct,
@@ -416,14 +417,19 @@ impl Files {
     /// ESTALE when the object was replaced or deleted after the handle returned bytes, EIO when the store failed.
     pub async fn finish(&self, file: &OpenFile, mut read: Read) -> Result<ReadData> {
         loop {
+            let (thread, offset, len, began) = (read.thread, read.offset, read.len, read.began());
             match read.pending.finish().await {
                 Ok(data) if file.returns(&read.object) => return Ok(data),
                 // Another read of this handle moved it to the next version meanwhile, or an open has seen that there is one.
                 Ok(_) => self.move_on(file, &read.object, replaced(&read.object)).await?,
                 Err(ReadError::Store(error)) if is_other_version(&error) => self.move_on(file, &read.object, error).await?,
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    let error = Error::from(error);
+                    file.on_failed(offset..offset + len as u64, began, &error);
+                    return Err(error);
+                }
             }
-            read = file.begin(read.thread, read.offset, read.len);
+            read = file.begin(thread, offset, len)?;
         }
     }
 
@@ -466,7 +472,15 @@ impl Files {
             // What was read before is in the kernel's pages, and if it is there no more the first read comes now.
             let was_read = opening.keeps_pages && !direct && state.has_returned();
             let object = Arc::new(if was_read { self.reader.open_quietly(meta) } else { self.reader.open(meta) });
-            let version = Version { object, state, modified: meta.modified, ticket: opening.ticket, has_returned: false, in_pages: None };
+            let version = Version {
+                object,
+                state,
+                modified: meta.modified,
+                ticket: opening.ticket,
+                has_returned: false,
+                in_pages: None,
+                failed: None,
+            };
             let file = Arc::new(OpenFile { ino, direct, version: Mutex::new(version), was_read, told: OnceLock::new() });
             if opening.was_other {
                 self.take_along(&self.files_of(ino), &opening, None);

@@ -1,17 +1,22 @@
 //! One open file: the version that it reads, and whether it may still move on to another one. Which version is current is decided where all
 //! files are known. Invariant: bytes are given out only while the version that they are of is current, and bind the handle to it.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::Inode;
 use super::record::{FileRow, Told};
 use super::versions::VersionState;
+use super::{Error, Inode, Result};
 use crate::reader::{ObjectHandle, Pending, ReadData};
 use crate::store::ObjectMeta;
+
+/// After a read-ahead that failed the kernel asks once more for the page that the program waits for, and the same wait would begin again. Within
+/// this time of a failure it has the same answer; a read that failed sooner is asked for again.
+pub(super) const REPEATED_WITHIN: Duration = Duration::from_secs(1);
 
 /// One open file.
 #[derive(Debug)]
@@ -37,6 +42,18 @@ pub(super) struct Version {
     pub has_returned: bool,
     /// A shorter version whose pages the kernel may show to this handle, which cannot move on to it: it counts as a reader of that.
     pub in_pages: Option<Arc<VersionState>>,
+    /// The latest reads through the kernel's pages that failed after a wait.
+    pub failed: Option<Failed>,
+}
+
+/// Reads of one handle that failed at about the same time.
+#[derive(Debug)]
+pub(super) struct Failed {
+    bytes: Range<u64>,
+    at: Instant,
+    error: Error,
+    /// The kernel has asked again, and been answered.
+    is_repeated: bool,
 }
 
 /// A read that has begun.
@@ -56,6 +73,12 @@ impl Version {
     }
 }
 
+impl Failed {
+    fn is_repeated_by(&self, offset: u64, len: usize) -> bool {
+        !self.is_repeated && self.at.elapsed() < REPEATED_WITHIN && offset < self.bytes.end && self.bytes.start < offset + len as u64
+    }
+}
+
 impl Read {
     /// When it began.
     pub fn began(&self) -> Instant {
@@ -65,10 +88,20 @@ impl Read {
 
 impl OpenFile {
     /// The first step of a read by `thread`; see [`ObjectHandle::begin`].
-    pub fn begin(&self, thread: u32, offset: u64, len: usize) -> Read {
-        let object = Arc::clone(&self.version.lock().object);
+    ///
+    /// # Errors
+    /// That of the read-ahead that the kernel repeats with this read.
+    pub fn begin(&self, thread: u32, offset: u64, len: usize) -> Result<Read> {
+        let object = {
+            let mut version = self.version.lock();
+            if let Some(failed) = version.failed.as_mut().filter(|failed| failed.is_repeated_by(offset, len)) {
+                failed.is_repeated = true;
+                return Err(failed.error.clone());
+            }
+            Arc::clone(&version.object)
+        };
         let pending = object.begin(thread, offset, len);
-        Read { object, pending, thread, offset, len }
+        Ok(Read { object, pending, thread, offset, len })
     }
 
     /// The bytes of a read that can be answered at once.
@@ -80,6 +113,24 @@ impl OpenFile {
     pub fn park(read: Read, then: impl FnOnce(Read) + Send + 'static) {
         let Read { object, pending, thread, offset, len } = read;
         pending.park(move |pending| then(Read { object, pending, thread, offset, len }));
+    }
+
+    /// A read of `bytes` that began at `began` has failed.
+    pub(super) fn on_failed(&self, mut bytes: Range<u64>, began: Instant, error: &Error) {
+        if self.direct || began.elapsed() < REPEATED_WITHIN {
+            return;
+        }
+        let mut version = self.version.lock();
+        if let Some(before) = &version.failed {
+            // Pages that have been asked for singly stay, and are asked for once by each read of the program.
+            if before.is_repeated && before.bytes.start <= bytes.start && bytes.end <= before.bytes.end {
+                return;
+            }
+            if !before.is_repeated && before.at.elapsed() < REPEATED_WITHIN {
+                bytes = bytes.start.min(before.bytes.start)..bytes.end.max(before.bytes.end);
+            }
+        }
+        version.failed = Some(Failed { bytes, at: Instant::now(), error: error.clone(), is_repeated: false });
     }
 
     /// As it is written down, once the kernel was told of it.

@@ -26,6 +26,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_burst_of_503_is_outlived", a_burst_of_503_is_outlived),
         trial("a_store_that_fails_every_third_time_is_read_right", a_store_that_fails_every_third_time_is_read_right),
         trial("damaged_object_of_one_chunk_is_eio_unless_off", damaged_object_of_one_chunk),
+        trial("a_read_that_failed_after_a_wait_is_not_begun_again_by_the_kernel", a_read_that_failed_after_a_wait),
         trial("data_comes_from_the_read_endpoint_while_that_answers", data_comes_from_the_read_endpoint_while_that_answers),
     ]
 }
@@ -48,6 +49,26 @@ fn read_on(effect: Effect, resumes: impl Fn(Range<u64>, Range<u64>) -> bool) {
         let again = others.iter().filter(|other| other.start < cut.end && cut.start < other.end);
         assert!(again.clone().count() == 1 && again.clone().all(|again| resumes(cut.clone(), again.clone())), "{ranges:?}");
         assert_eq!(ranges.len() as u64, SIZE / (4 * MIB) + 1, "nothing else is asked for twice: {ranges:?}");
+    }
+}
+
+/// The kernel asks a second time for the page of a read-ahead that failed, which would double the longest wait.
+fn a_read_that_failed_after_a_wait() {
+    let server = S3Server::start();
+    server.put("a", vec![b'x'; 4096]);
+    for through in BOTH {
+        let mount = Daemon::new(&server).arg("--retries", "2").flag("--hedge=false").start();
+        let file = open(&mount.join("a"), through);
+        let read = || std::os::unix::fs::FileExt::read_at(&file, &mut [0; 4096], 0);
+        server.fault(Fault::new(Effect::Delay(Duration::from_millis(500))).kind(Kind::Get));
+        server.fault(Fault::new(Effect::Status(500)).kind(Kind::Get));
+        server.reset_log();
+        for times in 1..=2 {
+            assert_eq!(read().expect_err("the store fails").raw_os_error(), Some(libc::EIO));
+            assert_eq!(gets(&server, "a").len(), 3 * times, "one with two retries for each read of the program");
+        }
+        server.clear_faults();
+        assert_eq!(read().expect("the store is well"), 4096);
     }
 }
 

@@ -185,7 +185,7 @@ impl World for VfsWorld {
         }
         let file = answer(self.files.get(id).or_else(|_| self.edits.bind_reader(id)))?;
         let data = self.runtime.block_on(async {
-            let read = file.begin(ME.thread, offset, len);
+            let read = file.begin(ME.thread, offset, len)?;
             self.files.finish(&file, read).await
         });
         answer(data).map(|data| data.slices().collect::<Vec<_>>().concat())

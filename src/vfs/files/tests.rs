@@ -1,10 +1,13 @@
 use async_trait::async_trait;
 
+use std::time::Duration;
+
 use super::*;
 use crate::budget::{self, Budget};
 use crate::store::memory::Memory;
 use crate::store::{Key, ListPage, ListRequest, ObjectStore, Op, RangeRequest, RangeSink};
 use crate::vfs::Options;
+use crate::vfs::open_file::REPEATED_WITHIN;
 use crate::{metrics::Metrics, reader, units::ByteSize};
 
 /// A store that lists no etags.
@@ -50,7 +53,7 @@ async fn listed(names: &Arc<Names>) -> Inode {
 
 async fn content(files: &Files, opened: Opened) -> Vec<u8> {
     let file = files.get(opened.handle).unwrap();
-    let read = file.begin(1, 0, 4096);
+    let read = file.begin(1, 0, 4096).unwrap();
     let data = files.finish(&file, read).await.unwrap();
     data.slices().collect::<Vec<_>>().concat()
 }
@@ -141,7 +144,7 @@ async fn one_that_reads_past_the_pages_does_not_move_on_beside_one_that_reads_th
     let ino = listed(&names).await;
     let at = async |opened: Opened, offset: u64| {
         let file = files.get(opened.handle).unwrap();
-        let read = file.begin(1, offset, 4096);
+        let read = file.begin(1, offset, 4096).unwrap();
         files.finish(&file, read).await
     };
     let [paged, direct] = [false, true].map(|direct| files.try_open(ino, direct).unwrap().unwrap());
@@ -184,4 +187,58 @@ async fn one_that_stays_with_a_longer_version_counts_as_a_reader_of_the_pages_of
     let third = files.open(next, false).await.unwrap();
     assert_eq!(content(&files, third).await, b"the next");
     assert!(next != ino);
+}
+
+/// A store that answers no GET, and says so after ten seconds.
+#[derive(Debug)]
+struct Silent(Memory);
+
+#[async_trait]
+impl ObjectStore for Silent {
+    async fn head(&self, key: &Key) -> store::Result<ObjectMeta> {
+        self.0.head(key).await
+    }
+
+    async fn list(&self, request: &ListRequest) -> store::Result<ListPage> {
+        self.0.list(request).await
+    }
+
+    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> store::Result<()> {
+        let _ = self.0.get_range(request, sink).await;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        Err(store::Error::new(store::ErrorKind::Timeout, Op::Get, &request.key, "no answer"))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_kernel_repeats_after_a_long_wait_has_the_same_answer_once() {
+    for direct in [false, true] {
+        let store = Memory::default();
+        store.put_synthetic("a", 4096);
+        let (names, files) = mounted(Silent(store.clone()));
+        let opened = files.try_open(listed(&names).await, direct).unwrap().unwrap();
+        let file = files.get(opened.handle).unwrap();
+        let begin = || file.begin(1, 0, 4096);
+        let fails = async |read: Result<Read>| files.finish(&file, read.unwrap()).await.unwrap_err();
+        fails(begin()).await;
+        // Nothing comes through the kernel's pages to a direct handle: that is the program, which asks again.
+        assert_eq!(begin().is_err(), !direct, "the kernel");
+        // The page stays, and the kernel asks for it once for each read of the program.
+        fails(begin()).await;
+        fails(begin()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_again_later_or_for_another_page_is_not_answered_from_a_failure_before() {
+    let store = Memory::default();
+    store.put_synthetic("a", 8192);
+    let (names, files) = mounted(Silent(store));
+    let ino = listed(&names).await;
+    for (offset, after) in [(4096, Duration::ZERO), (0, REPEATED_WITHIN)] {
+        let file = files.get(files.try_open(ino, false).unwrap().unwrap().handle).unwrap();
+        files.finish(&file, file.begin(1, 0, 4096).unwrap()).await.unwrap_err();
+        tokio::time::advance(after).await;
+        assert!(file.begin(1, offset, 4096).is_ok(), "{offset} after {after:?}");
+    }
 }

@@ -67,7 +67,7 @@ impl Mount {
     async fn read(&self, n: usize) {
         let opened = self.files.try_open(self.inodes[n], false).unwrap().unwrap();
         let file = self.files.get(opened.handle).unwrap();
-        let data = self.files.finish(&file, file.begin(1, 0, 4096)).await.unwrap();
+        let data = self.files.finish(&file, file.begin(1, 0, 4096).unwrap()).await.unwrap();
         assert_eq!(data.slices().collect::<Vec<_>>().concat(), format!("content {n}").as_bytes());
         self.files.release(opened.handle);
     }
