@@ -6,6 +6,7 @@
 mod directory;
 mod key_file;
 mod passwd;
+mod profile_files;
 mod rotation;
 mod watch;
 
@@ -28,6 +29,7 @@ use super::{Error, ErrorKind, Key, Op};
 
 pub use self::directory::KeyField;
 pub(super) use self::key_file::KeyFile;
+pub(super) use self::profile_files::ProfileFiles;
 pub(super) use self::rotation::Edition;
 
 /// How often the files of a source are looked at: a swapped secret signs within two of these.

@@ -15,7 +15,7 @@ use reqsign_file_read_tokio::TokioFileRead;
 use reqsign_http_send_reqwest::ReqwestHttpSend;
 
 use super::process::Process;
-use crate::store::credentials::{KeyFile, Keys, Missing, Source};
+use crate::store::credentials::{KeyFile, Keys, Missing, ProfileFiles, Source};
 use crate::store::options::ANY_ROLE;
 use crate::store::{CredentialOptions, WebIdentity};
 
@@ -46,11 +46,16 @@ struct Provider {
     provider: Arc<dyn ProvideCredentialDyn<Credential = Credential>>,
     /// What it reads.
     files: Vec<PathBuf>,
+    /// Checks `files`, when these are where its keys come from.
+    profile_files: Option<ProfileFiles>,
 }
 
 impl Provider {
     async fn find(&self) -> Result<Option<Keys>, String> {
         let found = self.provider.provide_credential_dyn(&self.context).await.map_err(|error| self.failed(&error))?;
+        if let Some(checks) = self.profile_files.as_ref().filter(|_| found.is_some()) {
+            checks.check(self.files.clone()).map_err(|missing| missing.0)?;
+        }
         Ok(found.map(|found| Keys {
             id: found.access_key_id,
             secret: found.access_key_secret,
@@ -112,7 +117,7 @@ impl Sources {
             let shared = DefaultCredentialProvider::builder().no_ecs_ram_role().no_oidc().build();
             let names = "the environment (OSS_ACCESS_KEY_ID, ALIBABA_CLOUD_ACCESS_KEY_ID), the profile files (~/.oss/credentials, \
                          ~/.alibabacloud/credentials.ini, ~/.aliyun/config.json)";
-            places.push(provider(names, &far, shared, profile_files(&env)));
+            places.push(profiles(names, &far, shared, &env, false));
             let files = default_files(&env).into_iter().filter(|path| path.exists());
             places.extend(files.map(|path| Place::File(Box::new(KeyFile::at(&path, bucket)))));
             places.push(web_identity(&WebIdentity::default(), &far, &env));
@@ -172,7 +177,22 @@ fn provider(
     provider: impl ProvideCredentialDyn<Credential = Credential>,
     files: Vec<PathBuf>,
 ) -> Place {
-    Place::Provider(Box::new(Provider { name: name.into(), context: context.clone(), provider: Arc::new(provider), files }))
+    let (context, provider) = (context.clone(), Arc::new(provider));
+    Place::Provider(Box::new(Provider { name: name.into(), context, provider, files, profile_files: None }))
+}
+
+/// A provider whose keys come from the files of profiles, unless the environment has some.
+fn profiles(
+    name: impl Into<String>,
+    context: &Context,
+    provider: impl ProvideCredentialDyn<Credential = Credential>,
+    env: &impl Env,
+    is_named: bool,
+) -> Place {
+    let in_environment = || ["OSS_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_ID"].iter().any(|name| env.var(name).is_some());
+    let profile_files = (is_named || !in_environment()).then(ProfileFiles::default);
+    let (context, provider) = (context.clone(), Arc::new(provider));
+    Place::Provider(Box::new(Provider { name: name.into(), context, provider, files: profile_files_of(env), profile_files }))
 }
 
 /// What the options name.
@@ -201,7 +221,7 @@ fn named(options: &CredentialOptions, bucket: &str, near: &Context, far: &Contex
         let far = far.clone().with_env(ProfileEnv { profile: profile.clone(), inner: env.clone() });
         let shared = DefaultCredentialProvider::builder().no_assume_role().no_env().no_credentials_uri().no_ecs_ram_role().no_oidc();
         let shared = shared.oss_profile(OssProfileCredentialProvider::new().with_profile(profile)).build();
-        places.push(provider(format!("the profile {profile}"), &far, shared, profile_files(env)));
+        places.push(profiles(format!("the profile {profile}"), &far, shared, env, true));
     }
     if let Some(identity) = &options.web_identity {
         places.push(web_identity(identity, far, env));
@@ -245,7 +265,7 @@ fn web_identity(identity: &WebIdentity, far: &Context, env: &impl Env) -> Place 
 }
 
 /// The files that the library reads profiles from.
-fn profile_files(env: &impl Env) -> Vec<PathBuf> {
+fn profile_files_of(env: &impl Env) -> Vec<PathBuf> {
     let places = [
         ("OSS_CREDENTIAL_PROFILES_FILE", ".oss/credentials"),
         ("ALIBABA_CLOUD_CREDENTIALS_FILE", ".alibabacloud/credentials.ini"),

@@ -1,10 +1,7 @@
 //! Where S3 credentials come from. The SDK's providers do the work; this chooses one by the options, and makes it anew for each question,
 //! because they keep what they read of files. Invariant: only sources that the user named are asked when one is named.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,7 +17,7 @@ use aws_credential_types::provider::{self, ProvideCredentials};
 use aws_types::region::Region;
 
 use super::failure;
-use crate::store::credentials::{KeyFile, Keys, Missing, Source, own_variables};
+use crate::store::credentials::{KeyFile, Keys, Missing, ProfileFiles, Source, own_variables};
 use crate::store::options::ANY_ROLE;
 use crate::store::{CredentialOptions, WebIdentity};
 
@@ -57,7 +54,7 @@ pub(super) fn source(options: &CredentialOptions, bucket: &str, region: &Region)
     } else {
         Link::Chain
     };
-    Ok(Box::new(Sdk { link, region: region.clone(), has_warned: AtomicBool::new(false) }))
+    Ok(Box::new(Sdk { link, region: region.clone(), profile_files: ProfileFiles::default() }))
 }
 
 /// The role of the options, filled up from the environment as the SDK reads it.
@@ -94,8 +91,7 @@ fn without_own_variables(command: &str) -> String {
 struct Sdk {
     link: Link,
     region: Region,
-    /// The warning about files that others can read has been logged.
-    has_warned: AtomicBool,
+    profile_files: ProfileFiles,
 }
 
 #[derive(Debug)]
@@ -143,30 +139,6 @@ impl Sdk {
         [at_home("AWS_SHARED_CREDENTIALS_FILE", "credentials"), at_home("AWS_CONFIG_FILE", "config")].into_iter().flatten()
     }
 
-    /// Refuses keys of files that other users can write, and warns once about files that they can read.
-    fn check_profiles(&self) -> Result<(), Missing> {
-        for path in Self::profiles() {
-            // Not a device such as /dev/null, which says that there is none.
-            let Some(found) = fs::metadata(&path).ok().filter(fs::Metadata::is_file) else { continue };
-            let mode = found.permissions().mode() & 0o777;
-            let fix = format!("chmod 600 {}", path.display());
-            match exposure(mode) {
-                Exposure::None => {}
-                Exposure::Readable if self.has_warned.swap(true, Relaxed) => {}
-                Exposure::Readable => {
-                    tracing::warn!("the credentials file {} can be read by others (mode {mode:o}): {fix}", path.display())
-                }
-                Exposure::Writable => {
-                    return Err(Missing(format!(
-                        "the credentials file {} can be written by others (mode {mode:o}): {fix}",
-                        path.display()
-                    )));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Why there are no keys.
     fn missing(&self, error: &CredentialsError) -> Missing {
         match (&self.link, error) {
@@ -196,23 +168,6 @@ fn named(variable: &str) -> Option<PathBuf> {
     std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// What others can do with a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exposure {
-    None,
-    Readable,
-    Writable,
-}
-
-/// Less strict than for files of this program: other programs make these, and read them with any mode.
-fn exposure(mode: u32) -> Exposure {
-    match mode {
-        mode if mode & 0o022 != 0 => Exposure::Writable,
-        mode if mode & 0o044 != 0 => Exposure::Readable,
-        _ => Exposure::None,
-    }
-}
-
 /// Which link of its chain the SDK found credentials in.
 fn link_named(found: &Credentials) -> String {
     // The SDK has no other door to which link it was; what it prints has no secret in it.
@@ -240,7 +195,7 @@ impl Source for Sdk {
     async fn fetch(&self) -> Result<Keys, Missing> {
         let found = self.ask().await.map_err(|error| self.missing(&error))?;
         if matches!(self.link, Link::Profile(_)) || found_in_profile(&found) {
-            self.check_profiles()?;
+            self.profile_files.check(Self::profiles())?;
         }
         Ok(Keys {
             id: found.access_key_id().to_owned(),
@@ -259,25 +214,6 @@ impl Source for Sdk {
             Link::Profile(_) => profiles.collect(),
             Link::WebIdentity(role) => vec![role.web_identity_token_file.clone()],
             Link::Chain => profiles.chain(tokens.into_iter().flatten()).collect(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_that_others_can_write_is_no_source_of_keys() {
-        for (mode, expected) in [
-            (0o600, Exposure::None),
-            (0o400, Exposure::None),
-            (0o640, Exposure::Readable),
-            (0o644, Exposure::Readable),
-            (0o666, Exposure::Writable),
-            (0o620, Exposure::Writable),
-        ] {
-            assert_eq!(exposure(mode), expected, "{mode:o}");
         }
     }
 }

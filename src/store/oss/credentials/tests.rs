@@ -51,6 +51,28 @@ async fn an_option_is_asked_instead_of_the_usual_places() {
 }
 
 #[tokio::test]
+async fn a_profile_file_that_others_can_write_is_no_source_of_keys() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join(".oss/credentials");
+    std::fs::create_dir(home.path().join(".oss")).unwrap();
+    secret_file(&file, "[default]\naccess_key_id=DEF\naccess_key_secret=s\n");
+    let named = CredentialOptions { profile: Some("default".into()), ..CredentialOptions::default() };
+    let usual = CredentialOptions::default();
+    for options in [&named, &usual] {
+        assert_eq!(provide(options, env(Some(home.path()), &[])).await.unwrap().id, "DEF");
+    }
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+    for options in [&named, &usual] {
+        let error = provide(options, env(Some(home.path()), &[])).await.unwrap_err();
+        let words = format!("{} can be written by others (mode 666): chmod 600", file.display());
+        assert!(error.to_string().contains(&words), "{error}");
+    }
+    // Its keys are not used.
+    let vars = [("OSS_ACCESS_KEY_ID", "ENV"), ("OSS_ACCESS_KEY_SECRET", "s")];
+    assert_eq!(provide(&usual, env(Some(home.path()), &vars)).await.unwrap().id, "ENV");
+}
+
+#[tokio::test]
 async fn keys_of_the_configuration_go_before_everything_else() {
     let vars = [("OSS_ACCESS_KEY_ID", "ENV"), ("OSS_ACCESS_KEY_SECRET", "s")];
     let keys = StaticKeys { id: "GIVEN".into(), secret: "gs".into(), token: Some("gt".into()) };
