@@ -205,6 +205,7 @@ mod tests {
             assert!(added[AUTHORIZATION].is_sensitive());
             *compared.entry(vector.mode).or_insert(0) += 1;
         }
-        assert!(compared["oss4"] > 3 && compared["oss1"] > 3, "{compared:?}");
+        // All vectors of the file but those that are left out above.
+        assert_eq!((compared["oss4"], compared["oss1"]), (16, 6));
     }
 }
