@@ -181,7 +181,14 @@ fn check(source: &str, options: &BTreeMap<String, String>, args: &[String]) -> R
         options: args.iter().filter(|arg| *arg != "-o").cloned().collect(),
         ..Input::default()
     };
-    Settings::gather(&input).map_err(|error| error.to_string())
+    Settings::gather(&input).map_err(|error| match error {
+        // A volume has no command line to be called by another name.
+        config::Error::OfAnother { word, program, .. } => {
+            let program = program.name().unwrap_or_default();
+            format!("{word} is an option of {program} that volumes do not take: leave it out, or use an option of windlass mount")
+        }
+        error => error.to_string(),
+    })
 }
 
 #[cfg(test)]
@@ -249,6 +256,7 @@ mod tests {
             (&[("bucket", "data")], &["alow_other"], "did you mean allow_other"),
             (&[("bucket", "data"), ("access-key-secret", "hidden")], &[], "nodePublishSecretRef"),
             (&[("bucket", "data"), ("passwd-file", "/etc/shadow")], &[], "decided by the driver"),
+            (&[("bucket", "data")], &["multireq_max=3"], "multireq_max is an option of s3fs that volumes do not take: leave it out"),
             (&[("bucket", "data")], &["passwd_file=/etc/shadow"], "decided by the driver"),
             (&[("bucket", "data"), ("source", "s3://data")], &[], "both"),
             (&[("bucket", "no such name")], &[], "bucket"),
