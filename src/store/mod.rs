@@ -3,6 +3,7 @@
 //! that was asked for, in order, from the start of the range, each exactly once.
 
 mod answer;
+mod arn;
 mod body;
 mod ca_bundle;
 mod checksum;
@@ -52,6 +53,7 @@ use async_trait::async_trait;
 use futures::{FutureExt, StreamExt, stream};
 use tokio::time::Instant;
 
+pub use arn::{Arn, arn_len};
 pub use body::Body;
 pub use ca_bundle::CaBundle;
 pub use checksum::{Crc64, Polynomial, Summing};

@@ -12,6 +12,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use reqsign_core::time::Timestamp;
 
 use super::digests::{Tags, possible_md5};
+use crate::store::arn::copy_source;
 use crate::store::{
     Crc64, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, ObjectSum, Op, Options, PartChecksum, Polynomial, Result,
     Sse, Upload,
@@ -217,7 +218,7 @@ impl Names {
         if etag.as_str().is_empty() {
             return Err(Error::new(ErrorKind::Replaced, op, source, "the listing told no version of the object"));
         }
-        let path = format!("/{bucket}/{}", percent_encode(source.as_bytes(), PATH));
+        let path = format!("{}/{}", copy_source(bucket), percent_encode(source.as_bytes(), PATH));
         let path = HeaderValue::try_from(path).expect("percent-encoding leaves what a header takes");
         let mut map = HeaderMap::new();
         map.insert(self.vendor("copy-source"), path);
@@ -226,7 +227,7 @@ impl Names {
     }
 
     fn copy_from_weak(&self, bucket: &str, source: &Key, version: Version<'_>) -> HeaderMap {
-        let mut path = format!("/{bucket}/{}", percent_encode(source.as_bytes(), PATH));
+        let mut path = format!("{}/{}", copy_source(bucket), percent_encode(source.as_bytes(), PATH));
         let mut map = HeaderMap::new();
         match version {
             Version::Id(id) => path.extend(["?versionId=", &percent_encode(id.as_bytes(), PATH).to_string()]),

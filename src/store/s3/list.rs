@@ -80,7 +80,7 @@ impl S3Lister {
             }
             Answered::Unreadable(_, _, error) => Err(Error::new(ErrorKind::Malformed, Op::List, &request.prefix, error.to_string())),
             Answered::Refused(status, headers, body) => {
-                Err(failure::refused(Op::List, &request.prefix, &self.signer.region, status.as_u16(), &headers, &body))
+                Err(failure::refused(Op::List, &request.prefix, self.signer.scheme.region(), status.as_u16(), &headers, &body))
             }
         }
     }

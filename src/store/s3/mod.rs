@@ -1,6 +1,6 @@
 //! The S3 dialect: everything goes through what both dialects share, with addresses and signatures of its own. One attempt a call,
-//! and another where other credentials sign it. It does not retry. Of the vendor's SDK only the sources of credentials and the arithmetic
-//! of signatures are used: the request pipeline of its clients costs several times the CPU of a small request (see `sign`).
+//! and another where other credentials sign it. It does not retry. Of the vendor's SDK only the endpoint rules, the sources of
+//! credentials and the arithmetic of signatures are used: the request pipeline of its clients costs several times the CPU of a small request (see `sign`).
 //! Invariant: all requests go to the same address.
 
 mod address;
@@ -30,6 +30,7 @@ use super::redirect;
 use super::requests::{Tags, Voice};
 use super::{Error, ErrorKind, Identity, Key, ObjectStore, Op, Options, Result, Signature};
 use crate::metrics::Metrics;
+use address::{Address, Wanted};
 use list::S3Lister;
 use sign::Signer;
 
@@ -45,25 +46,24 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
         Signature::V1 => return Err(invalid("signature v1 is for OSS; S3 takes v4 or none".into())),
     };
 
-    let base = base(options, &region)?;
+    let address = address(options, &region).await?;
     let Some(near) = options_near(options, Some(region.to_string())) else {
-        return Ok(Arc::new(store(options, &base, &region, credentials, Tags::default(), metrics)?));
+        return Ok(Arc::new(store(options, address, credentials, Tags::default(), metrics)?));
     };
     // Each may redirect to the other.
-    let near_base = self::base(&near, &region)?;
-    let trusted = [&base, &near_base].map(redirect::authority);
-    let trusting = |options: Options, base, tags| {
+    let near_address = self::address(&near, &region).await?;
+    let trusted = [url(&address)?, url(&near_address)?].map(|url| redirect::authority(&url));
+    let trusting = |options: Options, address, tags| {
         let redirect_hosts = [&options.redirect_hosts[..], &trusted].concat();
-        store(&Options { redirect_hosts, ..options }, base, &region, credentials.clone(), tags, metrics.clone())
+        store(&Options { redirect_hosts, ..options }, address, credentials.clone(), tags, metrics.clone())
     };
-    let (near, home) = (trusting(near, &near_base, Tags::taken_for_strong())?, trusting(options.clone(), &base, Tags::default())?);
+    let (near, home) = (trusting(near, near_address, Tags::taken_for_strong())?, trusting(options.clone(), address, Tags::default())?);
     Ok(Arc::new(ReadEndpoint::new(Arc::new(near), Arc::new(home), metrics)))
 }
 
 fn store(
     options: &Options,
-    base: &Url,
-    region: &Region,
+    address: Address,
     credentials: Option<Arc<Rotating>>,
     tags: Tags,
     metrics: Arc<Metrics>,
@@ -71,7 +71,7 @@ fn store(
     let failed = |error| format!("cannot set up TLS: {}", answer::innermost(&error));
     let http = clients(options, &metrics);
     let http = http.map_err(|error| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), failed(error)))?;
-    let mut signer = Signer::new(base.as_str(), region.to_string(), credentials, options.requester_pays);
+    let mut signer = Signer::new(address, credentials, options.requester_pays);
     signer.asks_sums = options.verify_reads;
     let signer = Arc::new(signer);
     let pages = PageClient::new(http.clone(), options, Tokens::Plain, Arc::clone(signer.clock()), Arc::clone(&metrics));
@@ -82,7 +82,8 @@ fn store(
 /// The address of the bucket of `options`, and the region that requests are signed for.
 pub(super) async fn place(options: &Options) -> Result<(Url, Option<String>)> {
     let region = known_region(options).await?;
-    Ok((base(options, &region)?, Some(region.to_string())))
+    let address = address(options, &region).await?;
+    Ok((url(&address)?, Some(address.scheme.region().to_owned())))
 }
 
 /// Whose keys sign the requests of `options`.
@@ -105,14 +106,26 @@ async fn known_region(options: &Options) -> Result<Region> {
     region.ok_or_else(|| invalid("no region: set --region or AWS_REGION, or --endpoint for a store that is not AWS"))
 }
 
-/// Where the bucket is.
-fn base(options: &Options, region: &Region) -> Result<Url> {
+/// Where the bucket is, and how requests for it are signed.
+async fn address(options: &Options, region: &Region) -> Result<Address> {
     let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
     let endpoint = options.endpoint.as_deref().map(Endpoint::parse).transpose().map_err(|error| invalid(error.to_string()))?;
     let path_style = options.path_style.unwrap_or_else(|| endpoint.as_ref().is_some_and(Endpoint::wants_path_style));
-    let base = address::of_bucket(&options.bucket, region.as_ref(), endpoint.as_ref(), path_style);
-    let base = base.map_err(|error| invalid(error.to_string()))?;
-    Url::parse(&base).map_err(|_| invalid(format!("the address {base} is no URL")))
+    let wanted = Wanted {
+        bucket: &options.bucket,
+        region: region.as_ref(),
+        endpoint: endpoint.as_ref(),
+        path_style,
+        fips: false,
+        dual_stack: false,
+        accelerate: false,
+    };
+    wanted.resolve().await.map_err(|error| invalid(error.to_string()))
+}
+
+fn url(address: &Address) -> Result<Url> {
+    let base = &address.base;
+    Url::parse(base).map_err(|_| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), format!("the address {base} is no URL")))
 }
 
 /// The option, else environment, else profile; then a name that every store which is not AWS accepts, or what the

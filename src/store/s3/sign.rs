@@ -13,14 +13,15 @@ use std::time::{Duration, SystemTime};
 use async_trait::async_trait;
 use aws_credential_types::Credentials;
 use aws_sigv4::http_request::{
-    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings, UriPathNormalizationMode, sign,
+    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningParams, SigningSettings, UriPathNormalizationMode, sign,
 };
-use aws_sigv4::sign::v4;
+use aws_sigv4::sign::{v4, v4a};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use moka::sync::Cache;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use reqwest::Url;
 
+use super::address::{Address, Scheme};
 use super::failure;
 use crate::store::clock::{Correction, StoreClock};
 use crate::store::credentials::{Attempts, Edition, Rotating, Signing};
@@ -48,7 +49,7 @@ const CHECKSUM_MODE: HeaderName = HeaderName::from_static("x-amz-checksum-mode")
 pub(super) struct Signer {
     /// URL of the bucket without a slash at its end: `http://host/bucket` or `https://bucket.host`.
     pub base: String,
-    pub region: String,
+    pub scheme: Scheme,
     /// None: anonymous.
     pub credentials: Option<Arc<Rotating>>,
     pub requester_pays: bool,
@@ -61,22 +62,14 @@ pub(super) struct Signer {
 
 impl fmt::Debug for Signer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Signer").field("base", &self.base).field("region", &self.region).finish_non_exhaustive()
+        f.debug_struct("Signer").field("base", &self.base).field("scheme", &self.scheme).finish_non_exhaustive()
     }
 }
 
 impl Signer {
-    pub fn new(base: &str, region: String, credentials: Option<Arc<Rotating>>, requester_pays: bool) -> Self {
+    pub fn new(address: Address, credentials: Option<Arc<Rotating>>, requester_pays: bool) -> Self {
         let cache = Cache::builder().max_capacity(SIGNATURES).time_to_live(SIGNATURE_LIFETIME).build();
-        Self {
-            base: base.trim_end_matches('/').to_owned(),
-            region,
-            credentials,
-            requester_pays,
-            asks_sums: false,
-            cache,
-            clock: Arc::default(),
-        }
+        Self { base: address.base, scheme: address.scheme, credentials, requester_pays, asks_sums: false, cache, clock: Arc::default() }
     }
 
     /// Whether the keys that signed it are still those that sign.
@@ -142,7 +135,7 @@ impl Signer {
         let payload = payload.map_or(SignableBody::UnsignedPayload, |hash| SignableBody::Precomputed(hex::encode(hash)));
         let unsigned = Unsigned { method: method.as_str(), url: url.as_str(), headers: &own, payload };
         let signature = unsigned
-            .sign(&credentials, &self.region, self.clock.correction().apply(SystemTime::now()))
+            .sign(&credentials, &self.scheme, self.clock.correction().apply(SystemTime::now()))
             .map_err(|error| Error::new(ErrorKind::Invalid, op, key, format!("cannot sign: {error}")))?;
         headers.extend(signature);
         Ok(Headers { headers, by: Some(edition), expires: keys.expires })
@@ -230,7 +223,7 @@ impl Voice for Signer {
     }
 
     fn refused(&self, op: Op, key: &Key, status: u16, headers: &HeaderMap, body: &[u8]) -> Error {
-        failure::refused(op, key, &self.region, status, headers, body)
+        failure::refused(op, key, self.scheme.region(), status, headers, body)
     }
 }
 
@@ -244,22 +237,28 @@ struct Unsigned<'a> {
 
 impl Unsigned<'_> {
     /// The headers that the signature adds.
-    fn sign(self, credentials: &Credentials, region: &str, time: SystemTime) -> Result<HeaderMap, aws_sigv4::http_request::SigningError> {
+    fn sign(
+        self,
+        credentials: &Credentials,
+        scheme: &Scheme,
+        time: SystemTime,
+    ) -> Result<HeaderMap, aws_sigv4::http_request::SigningError> {
         let mut settings = SigningSettings::default();
         // S3 differs from all other services here: paths are escaped once and never normalised.
         settings.percent_encoding_mode = PercentEncodingMode::Single;
         settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
         settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
         let identity = credentials.clone().into();
-        let params = v4::SigningParams::builder()
-            .identity(&identity)
-            .region(region)
-            .name("s3")
-            .time(time)
-            .settings(settings)
-            .build()
-            .expect("every field is set")
-            .into();
+        let params: SigningParams<'_> = match scheme {
+            Scheme::V4 { service, region } => {
+                let params = v4::SigningParams::builder().identity(&identity).name(service).time(time).settings(settings);
+                params.region(region).build().expect("every field is set").into()
+            }
+            Scheme::V4a { service, region_set } => {
+                let params = v4a::SigningParams::builder().identity(&identity).name(service).time(time).settings(settings);
+                params.region_set(region_set).build().expect("every field is set").into()
+            }
+        };
         let request = SignableRequest::new(self.method, self.url, self.headers.iter().copied(), self.payload)?;
         let (instructions, _) = sign(request, &params)?.into_parts();
         let (added, _) = instructions.into_parts();

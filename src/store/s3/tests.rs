@@ -1,5 +1,7 @@
 //! The dialect against s3s-fs over the loopback interface, and against scripted answers that it cannot give.
 
+mod addresses;
+
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;

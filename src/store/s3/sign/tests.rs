@@ -30,8 +30,16 @@ fn vectors() -> Vec<Vector> {
     serde_json::from_str(include_str!("../../../../tests/data/s3_signatures.json")).unwrap()
 }
 
+fn v4(region: &str) -> Scheme {
+    Scheme::V4 { service: "s3".into(), region: region.into() }
+}
+
+fn at(base: &str) -> Address {
+    Address { base: base.into(), scheme: v4("us-east-1") }
+}
+
 fn signer(keys: Keys) -> Signer {
-    Signer::new("https://examplebucket.s3.example.com/", "us-east-1".into(), Some(Rotating::new(Box::new(keys))), false)
+    Signer::new(at("https://examplebucket.s3.example.com"), Some(Rotating::new(Box::new(keys))), false)
 }
 
 fn credentials(expires: Option<SystemTime>) -> Keys {
@@ -47,7 +55,7 @@ fn every_vector_of_the_vendor_is_reproduced() {
         let time = DateTime::from_str(&vector.time, Format::DateTime).unwrap().try_into().unwrap();
         let headers: Vec<(&str, &str)> = vector.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let unsigned = Unsigned { method: &vector.method, url: &vector.url, headers: &headers, payload: SignableBody::Bytes(b"") };
-        let signed = unsigned.sign(&credentials, &vector.region, time).unwrap();
+        let signed = unsigned.sign(&credentials, &v4(&vector.region), time).unwrap();
         assert_eq!(signed["authorization"], vector.authorization, "{}", vector.id);
     }
 }
@@ -104,7 +112,7 @@ async fn a_redirect_target_gets_its_own_signature_and_anonymous_none() {
     let target = Url::parse("https://cache.example.com:8443/k").unwrap();
     let headers = named.sign_redirected(Op::Get, &signed, &Key::from("k"), &target).await.unwrap();
     assert_ne!(headers["authorization"], signed.headers["authorization"]);
-    let anonymous = Signer::new("http://h/b", "r".into(), None, false);
+    let anonymous = Signer::new(at("http://h/b"), None, false);
     assert!(anonymous.sign_get(&Key::from("k")).await.unwrap().headers.is_empty());
 }
 
