@@ -9,7 +9,7 @@ use clap::CommandFactory;
 
 use super::mount::{Request, environment};
 use super::{Cli, Failure, mount, umount};
-use crate::config::{Input, Program, takes_value};
+use crate::config::{Input, Program, bucket_len, takes_value};
 
 /// Whether `windlass mount --compat PROGRAM ...` was typed, and then the rest as that program would see it.
 pub fn compat(args: &[OsString]) -> Result<Option<(Program, Vec<OsString>)>, Failure> {
@@ -154,9 +154,11 @@ fn in_our_words(input: &mut Input) -> Result<(), Failure> {
     let Some(bucket) = input.places.first_mut() else { return Ok(()) };
     let text = bucket.to_str().unwrap_or_default();
     let source = if text.contains("://") { text.to_owned() } else { format!("s3://{text}") };
+    let inside = source.split_once("://").map_or("", |(_, rest)| rest.trim_end_matches('/'));
+    let has_prefix = bucket_len(inside.as_bytes()) < inside.len();
     *bucket = match prefix.as_deref().map(|prefix| prefix.trim_start_matches('/')) {
         None | Some("") => source,
-        Some(_) if source.trim_end_matches('/').matches('/').count() > 2 => {
+        Some(_) if has_prefix => {
             return Err(Failure::usage(format!("--prefix and the prefix of {source} exclude each other")));
         }
         Some(prefix) => format!("{}/{prefix}", source.trim_end_matches('/')),

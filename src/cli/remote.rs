@@ -12,10 +12,10 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::Failure;
 use super::flags::StoreFlags;
-use crate::config::Place;
+use crate::config::{Place, bucket_len};
 use crate::metrics::Metrics;
 use crate::mount;
-use crate::store::{self, ContentTypes, Error, ErrorKind, Key, Location, ObjectMeta, ObjectStore};
+use crate::store::{self, ContentTypes, Error, ErrorKind, Key, Location, ObjectMeta, ObjectStore, arn_len};
 use crate::transfer;
 
 /// How a bucket is reached.
@@ -195,11 +195,14 @@ fn local_advice(error: &transfer::Error) -> String {
 /// The bucket with its scheme, and the key.
 fn split(source: &[u8]) -> (&[u8], &[u8]) {
     let scheme = source.windows(3).position(|three| three == b"://").map(|at| at + 3);
-    let from = scheme.unwrap_or(0);
-    // Without a scheme it is `bucket:/prefix`.
-    let end = source[from..].iter().position(|&b| b == if scheme.is_some() { b'/' } else { b':' }).map_or(source.len(), |at| from + at);
+    let end = match (scheme, arn_len(source)) {
+        (Some(from), _) => from + bucket_len(&source[from..]),
+        (None, Some(end)) => end,
+        // Without a scheme it is `bucket:/prefix`.
+        (None, None) => source.iter().position(|&b| b == b':').unwrap_or(source.len()),
+    };
     let rest = source.get(end + 1..).unwrap_or_default();
-    let key = if scheme.is_some() { rest } else { rest.strip_prefix(b"/").unwrap_or(rest) };
+    let key = if source.get(end) == Some(&b':') { rest.strip_prefix(b"/").unwrap_or(rest) } else { rest };
     (&source[..end], key)
 }
 
@@ -242,6 +245,9 @@ mod tests {
             ("s3://b//a", "s3://b", "/a"),
             ("b:/a/b", "b", "a/b"),
             ("b", "b", ""),
+            ("arn:aws:s3:r:1:accesspoint/n/a/b", "arn:aws:s3:r:1:accesspoint/n", "a/b"),
+            ("arn:aws:s3:r:1:accesspoint/n:/a/b", "arn:aws:s3:r:1:accesspoint/n", "a/b"),
+            ("s3://arn:aws:s3:r:1:accesspoint/n//a:b", "s3://arn:aws:s3:r:1:accesspoint/n", "/a:b"),
         ] {
             assert_eq!(split(source.as_bytes()), (bucket.as_bytes(), key.as_bytes()), "{source}");
         }

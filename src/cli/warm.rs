@@ -18,6 +18,7 @@ use super::flags::DiskFlags;
 use super::locate::{Located, locate_among, mounts, refusal};
 use super::progress::{Progress, Unit};
 use crate::admin::{self, Command, Done, InnerPath, Warmed, Warming};
+use crate::config::bucket_len;
 use crate::mountinfo::Device;
 use crate::units::ByteSize;
 
@@ -116,7 +117,7 @@ fn by_bucket(sources: &[OsString]) -> Result<BTreeMap<String, Vec<InnerPath>>, F
     for source in sources {
         let bytes = source.as_bytes();
         let start = bytes.iter().position(|&b| b == b':').map_or(0, |colon| colon + "://".len());
-        let end = bytes[start..].iter().position(|&b| b == b'/').map_or(bytes.len(), |slash| start + slash);
+        let end = start + bucket_len(&bytes[start..]);
         let bucket = String::from_utf8(bytes[..end].to_vec())
             .map_err(|_| Failure::usage(format!("{}: no bucket has that name", source.display())))?;
         found.entry(bucket).or_default().push(InnerPath::from(&bytes[end..]));

@@ -101,6 +101,14 @@ impl Values {
     }
 
     pub(super) fn store(&self, source: &Source) -> Result<store::Options, Error> {
+        if source.dialect == Dialect::Oss {
+            let of_aws = ["fips", "dual-stack", "accelerate"].into_iter().find(|option| self.flag(option));
+            if let Some(option) = of_aws {
+                return Err(Error::Conflict(format!(
+                    "{option} is for the addresses of AWS: leave it out, and name that of OSS with endpoint"
+                )));
+            }
+        }
         Ok(store::Options {
             dialect: source.dialect,
             bucket: source.bucket.clone(),
@@ -108,6 +116,9 @@ impl Values {
             read_endpoint: self.endpoint("read-endpoint", source)?,
             region: self.text("region"),
             path_style: self.flag_or_auto("path-style"),
+            fips: self.flag_or_auto("fips"),
+            dual_stack: self.flag_or_auto("dual-stack"),
+            accelerate: self.flag("accelerate"),
             signature: match self.text("signature").as_deref() {
                 Some("v1") => Signature::V1,
                 Some("none") => Signature::None,

@@ -27,7 +27,7 @@ pub use place::{Place, Preload};
 pub use program::Program;
 pub use reports::Reports;
 pub use settings::{MEMORY_SHARE, MountTarget, Settings};
-pub use source::Source;
+pub use source::{Source, bucket_len};
 pub use table::{OPTIONS, Spec, find, nearest_of};
 pub use value::{Kind, NEVER, Value};
 

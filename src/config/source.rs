@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::Error;
 use super::program::Program;
-use crate::store::Dialect;
+use crate::store::{Arn, Dialect, arn_len};
 
 /// A bucket, or a prefix of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,13 +40,20 @@ impl Source {
                 "oss" => Dialect::Oss,
                 _ => return Err(bad(text, format!("the scheme {scheme}:// is unknown: write s3://bucket or oss://bucket"))),
             };
-            let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            let (bucket, prefix) = rest.split_at(bucket_len(rest.as_bytes()));
             (dialect, bucket, prefix)
+        } else if let Some(end) = arn_len(text.as_bytes()) {
+            let (bucket, prefix) = text.split_at(end);
+            (Dialect::S3, bucket, prefix.strip_prefix(':').unwrap_or(prefix))
         } else {
             let (bucket, prefix) = text.split_once(':').unwrap_or((text, ""));
             (guess(text, endpoint, program)?, bucket, prefix)
         };
-        check_bucket(text, bucket)?;
+        if let Some(arn) = Arn::parse(bucket) {
+            check_arn(text, bucket, arn, dialect)?;
+        } else {
+            check_bucket(text, bucket)?;
+        }
         let prefix = prefix.trim_start_matches('/');
         let slash = if prefix.is_empty() || prefix.ends_with('/') { "" } else { "/" };
         Ok(Self { dialect, bucket: bucket.to_owned(), prefix: format!("{prefix}{slash}") })
@@ -68,8 +75,13 @@ fn guess(text: &str, endpoint: Option<&str>, program: Program) -> Result<Dialect
     }
 }
 
-/// Refuses what looks like a source and is read as another one: credentials in front of the bucket, the mount
-/// point in its place, and names of Amazon's own form.
+/// Returns the number of bytes that name the bucket, of a source behind its scheme: all before the key and its slash.
+pub fn bucket_len(rest: &[u8]) -> usize {
+    arn_len(rest).or_else(|| rest.iter().position(|&byte| byte == b'/')).unwrap_or(rest.len())
+}
+
+/// Refuses what looks like a source and is read as another one: credentials in front of the bucket, and the mount
+/// point in its place.
 fn check_words(text: &str) -> Result<(), Error> {
     let (scheme, rest) = text.split_once("://").map_or(("", text), |(scheme, rest)| (scheme, rest));
     // Neither in a bucket's name nor, behind it, in front of the first slash.
@@ -86,14 +98,30 @@ fn check_words(text: &str) -> Result<(), Error> {
     if scheme.is_empty() && rest.contains('/') && !rest.contains(':') {
         return Err(bad(text, format!("has no scheme: write s3://{rest} or oss://{rest}")));
     }
-    let Some(arn) = rest.strip_prefix("arn:") else { return Ok(()) };
-    // arn:PARTITION:s3:::BUCKET/PREFIX, or with region and account, of what is no bucket.
-    let fields: Vec<&str> = arn.splitn(5, ':').collect();
-    let fix = match fields[..] {
-        [_, "s3", "", "", bucket] if !bucket.is_empty() => format!("write s3://{bucket}"),
-        _ => "access points are not supported: write s3://BUCKET, with the bucket behind it".to_owned(),
-    };
-    Err(bad(text, format!("is an ARN, not a bucket: {fix}")))
+    if rest.starts_with("arn:") && arn_len(rest.as_bytes()).is_none() {
+        return Err(bad(text, format!("is not a whole ARN: {ARN_FIX}")));
+    }
+    Ok(())
+}
+
+/// How to write what takes the place of a bucket.
+const ARN_FIX: &str = "write s3://BUCKET or arn:aws:s3:REGION:ACCOUNT:accesspoint/NAME";
+
+/// Of ARNs only those of access points can take the place of a bucket; that of a bucket says less than its name.
+fn check_arn(text: &str, bucket: &str, arn: Arn<'_>, dialect: Dialect) -> Result<(), Error> {
+    if dialect == Dialect::Oss {
+        return Err(bad(text, format!("is an ARN, which OSS does not have: write s3://{bucket}")));
+    }
+    if arn.is_access_point() {
+        return Ok(());
+    }
+    Err(bad(
+        text,
+        match arn.bucket() {
+            Some(_) => format!("is an ARN of a bucket: write s3://{}", text.rsplit(":::").next().unwrap_or_default()),
+            None => format!("names no access point: {ARN_FIX}"),
+        },
+    ))
 }
 
 /// Names that S3, OSS and the servers that speak their protocols agree on, a little wider than any one of them.
@@ -144,6 +172,8 @@ pub fn endpoint(text: &str, bucket: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
+    const ACCESS_POINT: &str = "arn:aws:s3:us-west-2:123456789012:accesspoint/test";
+
     fn parsed(text: &str, endpoint: Option<&str>, program: Program) -> String {
         Source::parse(text, endpoint, program).map_or_else(|e| e.to_string(), |s| format!("{s} [{}]", s.prefix))
     }
@@ -160,6 +190,14 @@ mod tests {
             ("data:/", Some("http://127.0.0.1:9000"), Program::Native, "s3://data []"),
             ("s3://data", oss, Program::Ossfs, "s3://data []"),
             ("data:/a/b/", Some("http://10.0.0.1"), Program::Ossfs, "oss://data/a/b [a/b/]"),
+            (ACCESS_POINT, None, Program::Native, "s3://arn:aws:s3:us-west-2:123456789012:accesspoint/test []"),
+            (
+                &format!("s3://{ACCESS_POINT}/a/b"),
+                None,
+                Program::Native,
+                "s3://arn:aws:s3:us-west-2:123456789012:accesspoint/test/a/b [a/b/]",
+            ),
+            (&format!("{ACCESS_POINT}:/a/"), oss, Program::Ossfs, "s3://arn:aws:s3:us-west-2:123456789012:accesspoint/test/a [a/]"),
         ] {
             assert_eq!(parsed(text, endpoint, program), expected);
         }
@@ -175,8 +213,10 @@ mod tests {
             ("oss:///prefix", "3 to 63"),
             ("arn:aws:s3:::data/dir", "write s3://data/dir"),
             ("s3://arn:aws:s3:::data", "write s3://data"),
-            ("arn:aws:s3:eu-west-1:123456789012:accesspoint/mine", "access points are not supported"),
-            ("arn:aws:s3", "access points"),
+            ("arn:aws:sqs:eu-west-1:123456789012:queue", "names no access point"),
+            (&format!("oss://{ACCESS_POINT}"), &format!("write s3://{ACCESS_POINT}")),
+            ("s3://arn:aws:s3", "is not a whole ARN"),
+            ("arn:aws:s3", "is not a whole ARN"),
             ("/mnt/data", "in the wrong order"),
             ("./data", "in the wrong order"),
             ("data/dir", "write s3://data/dir or oss://data/dir"),

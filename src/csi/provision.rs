@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::attributes;
 use super::credentials::Files;
-use crate::config::{Input, Place};
+use crate::config::{Input, Place, bucket_len};
 use crate::handover::Message;
 use crate::metrics::Metrics;
 use crate::store::{self, Condition, ErrorKind, Headers, Key, ObjectStore, PutRequest, StaticKeys};
@@ -22,7 +22,7 @@ use crate::transfer::{At, remove};
 const LONGEST_ID: usize = 128;
 
 /// Options that it takes to reach a bucket: an id carries them, since DeleteVolume is told nothing else.
-const REACH: [&str; 4] = ["endpoint", "region", "path-style", "signature"];
+const REACH: [&str; 7] = ["endpoint", "region", "path-style", "fips", "dual-stack", "accelerate", "signature"];
 
 /// What an entry says, as metadata of an empty object.
 const NAME: &str = "windlass-volume";
@@ -209,7 +209,7 @@ impl Volume {
 /// `s3://bucket` and the path in it.
 fn split(source: &str) -> (String, String) {
     let from = source.find("://").map_or(0, |at| at + 3);
-    let end = source[from..].find('/').map_or(source.len(), |at| from + at);
+    let end = from + bucket_len(&source.as_bytes()[from..]);
     (source[..end].to_owned(), source[end..].trim_matches('/').to_owned())
 }
 
@@ -249,6 +249,11 @@ mod tests {
         );
         let plain = Volume::of_class("pvc-1", &parameters(&[("source", "s3://data")])).unwrap();
         assert_eq!((plain.id().as_str(), Volume::of_id("s3://data/pvc-1")), ("s3://data/pvc-1", Some(plain.clone())));
+        let access_point = "arn:aws:s3:us-west-2:123456789012:accesspoint/test";
+        let class = parameters(&[("bucket", access_point), ("prefix", "k8s"), ("dual-stack", "true")]);
+        let volume = Volume::of_class("pvc-1", &class).unwrap();
+        assert_eq!(volume.id(), format!("s3://{access_point}/k8s/pvc-1?dual-stack=true"));
+        assert_eq!(Volume::of_id(&volume.id()), Some(volume));
         for other in ["fake-vol-id", "s3://data", "s3://data/", "", "s3://data/a?x=1", "s3://data/a?region"] {
             assert_eq!(Volume::of_id(other), None, "{other}");
         }

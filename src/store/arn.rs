@@ -2,7 +2,7 @@
 //! where it ends; which host it has, and what it cannot be combined with, the vendor's endpoint rules say (see `s3::address`).
 
 /// The parts of an ARN, `arn:PARTITION:SERVICE:REGION:ACCOUNT:RESOURCE`.
-/// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/access-points-naming.html>
+/// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/access-points-alias.html>
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arn<'a> {
     service: &'a str,
@@ -38,6 +38,12 @@ impl<'a> Arn<'a> {
             _ => false,
         };
         is_known && !self.account.is_empty() && name.is_some_and(|name| !name.is_empty())
+    }
+
+    /// Returns the bucket, where it is the ARN of one.
+    #[must_use]
+    pub fn bucket(&self) -> Option<&'a str> {
+        (self.service == "s3" && self.region.is_empty() && self.account.is_empty()).then_some(self.resource)
     }
 
     /// Returns the part of the resource that stands in the ARN of an object: that of Outposts leaves the access point out.

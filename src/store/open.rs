@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::arn::Arn;
 use super::endpoint::Endpoint;
 use super::{Dialect, Error, ErrorKind, Hedging, Key, ListRequest, ObjectStore, Op, Options, Policy, Result, Retrying, Switches, oss, s3};
 use crate::metrics::Metrics;
@@ -107,6 +108,7 @@ fn check_bucket(dialect: Dialect, name: &str) -> Result<(), &'static str> {
     let end = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let dots = dialect == Dialect::S3;
     match name.as_bytes() {
+        _ if dots && Arn::parse(name).is_some_and(|arn| arn.is_access_point()) => Ok(()),
         b"" => Err("is empty: write s3://BUCKET or oss://BUCKET"),
         bytes if !(3..=63).contains(&bytes.len()) => Err("must have 3 to 63 characters"),
         bytes if !bytes.iter().all(|&b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || (dots && b == b'.')) => Err(if dots {

@@ -133,6 +133,12 @@ pub struct Options {
     pub region: Option<String>,
     /// `endpoint/bucket/key` instead of `bucket.endpoint/key`. None: path style when the endpoint is an IP address or `localhost`.
     pub path_style: Option<bool>,
+    /// The addresses of AWS whose cryptography is validated after FIPS 140. None: as the SDK's variables and profiles say. No other store has them.
+    pub fips: Option<bool>,
+    /// The addresses of AWS that are reached over IPv6 too. None: as the SDK's variables and profiles say. No other store has them.
+    pub dual_stack: Option<bool>,
+    /// The addresses of S3 Transfer Acceleration. No other store has them.
+    pub accelerate: bool,
     pub signature: Signature,
     pub credentials: CredentialOptions,
     /// Hosts besides the endpoints to which requests may be redirected, with signature and data: `host`, `host:port`, or `.domain`.
@@ -180,6 +186,9 @@ impl Default for Options {
             read_endpoint: None,
             region: None,
             path_style: None,
+            fips: None,
+            dual_stack: None,
+            accelerate: false,
             signature: Signature::V4,
             credentials: CredentialOptions::default(),
             redirect_hosts: Vec::new(),

@@ -40,6 +40,10 @@ pub(super) fn options_near(options: &Options, region: Option<String>) -> Option<
         endpoint: Some(endpoint),
         region,
         read_endpoint: None,
+        // They choose among the addresses of AWS, and this one is named.
+        fips: None,
+        dual_stack: None,
+        accelerate: false,
         connect_timeout: options.connect_timeout.min(PATIENCE),
         answer_timeout: options.answer_timeout.min(PATIENCE),
         stall_timeout: options.stall_timeout.min(PATIENCE),

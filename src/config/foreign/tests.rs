@@ -257,6 +257,6 @@ fn natively_nothing_is_silently_without_effect() {
     assert_eq!(without_effect(Program::Native, "curldbg"), None);
     assert!(without_effect(Program::Ossfs, "curldbg").is_some());
     assert!(without_effect(Program::Mountpoint, "allow-delete").is_some());
-    assert_eq!(demand(Program::Native, "dual-stack", None), None);
-    assert!(matches!(demand(Program::Mountpoint, "dual-stack", None), Some(Demand::Impossible(_))));
+    assert_eq!(demand(Program::Native, "expected-bucket-owner", None), None);
+    assert!(matches!(demand(Program::Mountpoint, "expected-bucket-owner", None), Some(Demand::Impossible(_))));
 }

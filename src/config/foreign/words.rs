@@ -282,9 +282,7 @@ pub(super) const NOT_OSSFS2: [Refusal; 3] = [
 ];
 
 /// What Mountpoint does and windlass does not.
-pub(super) const NOT_MOUNTPOINT: [Refusal; 4] = [
-    ("name the endpoint instead, for example --endpoint-url https://s3.dualstack.eu-central-1.amazonaws.com", &[], &["dual_stack"]),
-    ("name the accelerator instead: --read-endpoint https://s3-accelerate.amazonaws.com", &[], &["transfer_acceleration"]),
+pub(super) const NOT_MOUNTPOINT: [Refusal; 2] = [
     ("whose bucket it is is not looked at: leave it out, or use a policy of the bucket", &[], &["expected_bucket_owner"]),
     ("buckets of S3 Express One Zone are not understood", &[], &["bucket_type", "cache_xz"]),
 ];

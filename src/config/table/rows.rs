@@ -95,6 +95,28 @@ pub static OPTIONS: &[Spec] = &[
         ..BUCKET
     },
     Spec {
+        name: "fips",
+        kind: Kind::FlagOrAuto,
+        default: Some("auto"),
+        help: "Address AWS where its cryptography is validated after FIPS 140; auto: as AWS_USE_FIPS_ENDPOINT or the profile says",
+        ..BUCKET
+    },
+    Spec {
+        name: "dual-stack",
+        kind: Kind::FlagOrAuto,
+        default: Some("auto"),
+        help: "Address AWS where it is reached over IPv6 too; auto: as AWS_USE_DUALSTACK_ENDPOINT or the profile says",
+        ..BUCKET
+    },
+    Spec {
+        name: "accelerate",
+        kind: Kind::Flag,
+        default: Some("false"),
+        aliases: &[same("transfer_acceleration")],
+        help: "Address AWS by S3 Transfer Acceleration, which the bucket must have enabled",
+        ..BUCKET
+    },
+    Spec {
         name: "signature",
         kind: Kind::Choice(&["v4", "v1", "none"]),
         default: Some("v4"),

@@ -22,6 +22,8 @@ pub(super) enum AddressError {
     /// The rules have no address for the combination.
     #[error("{reason}: {advice}")]
     NoRule { reason: String, advice: String },
+    #[error("directory buckets of S3 Express One Zone are not understood: name a general purpose bucket")]
+    Express,
     #[error("the endpoint rules of the SDK name {0}, which is not understood")]
     Unknown(String),
 }
@@ -113,6 +115,7 @@ impl Wanted<'_> {
                 let regions: Vec<&str> = regions.iter().filter_map(|region| region.as_string()).collect();
                 Scheme::V4a { service, region_set: regions.join(",") }
             }
+            "sigv4-s3express" => return Err(AddressError::Express),
             other => return Err(AddressError::Unknown(format!("the signature {other}"))),
         };
         Ok(Address { base: found.url().trim_end_matches('/').to_owned(), scheme })

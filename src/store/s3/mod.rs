@@ -11,6 +11,7 @@ mod sign;
 
 use std::sync::Arc;
 
+use aws_config::BehaviorVersion;
 use aws_config::environment::EnvironmentVariableRegionProvider;
 use aws_config::imds::region::ImdsRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
@@ -19,6 +20,7 @@ use aws_types::region::Region;
 use reqwest::Url;
 
 use super::answer;
+use super::arn::Arn;
 use super::clients::clients;
 use super::credentials::Rotating;
 use super::endpoint::Endpoint;
@@ -102,7 +104,9 @@ pub(super) async fn identity(options: &Options) -> Result<Option<Identity>> {
 
 async fn known_region(options: &Options) -> Result<Region> {
     let invalid = |message: &str| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
-    let region = region(options, options.endpoint.is_some()).await;
+    // The ARN of a Multi-Region Access Point names no region, and its requests are signed for all of them.
+    let needs_none = options.endpoint.is_some() || Arn::parse(&options.bucket).is_some();
+    let region = region(options, needs_none).await;
     region.ok_or_else(|| invalid("no region: set --region or AWS_REGION, or --endpoint for a store that is not AWS"))
 }
 
@@ -110,17 +114,36 @@ async fn known_region(options: &Options) -> Result<Region> {
 async fn address(options: &Options, region: &Region) -> Result<Address> {
     let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
     let endpoint = options.endpoint.as_deref().map(Endpoint::parse).transpose().map_err(|error| invalid(error.to_string()))?;
-    let path_style = options.path_style.unwrap_or_else(|| endpoint.as_ref().is_some_and(Endpoint::wants_path_style));
+    // An ARN is a label before the host and nothing else.
+    let is_arn = Arn::parse(&options.bucket).is_some();
+    let path_style = options.path_style.unwrap_or_else(|| !is_arn && endpoint.as_ref().is_some_and(Endpoint::wants_path_style));
+    let (fips, dual_stack) = fips_and_dual_stack(options, region).await;
     let wanted = Wanted {
         bucket: &options.bucket,
         region: region.as_ref(),
         endpoint: endpoint.as_ref(),
         path_style,
-        fips: false,
-        dual_stack: false,
-        accelerate: false,
+        fips,
+        dual_stack,
+        accelerate: options.accelerate,
     };
     wanted.resolve().await.map_err(|error| invalid(error.to_string()))
+}
+
+/// Whether the addresses with FIPS and those with IPv6 are wanted: by the options, else by AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT and the
+/// words of the profile for the same. Those are set for everything on a machine, and say nothing of stores that are not AWS.
+async fn fips_and_dual_stack(options: &Options, region: &Region) -> (bool, bool) {
+    if options.endpoint.is_some() || (options.fips.is_some() && options.dual_stack.is_some()) {
+        return (options.fips == Some(true), options.dual_stack == Some(true));
+    }
+    let mut loader = aws_config::defaults(BehaviorVersion::latest()).region(region.clone()).no_credentials();
+    if let Some(name) = &options.credentials.profile {
+        loader = loader.profile_name(name);
+    }
+    // Its state is larger than what a future should carry along.
+    let shared = Box::pin(loader.load()).await;
+    let or = |option: Option<bool>, shared: Option<bool>| option.or(shared) == Some(true);
+    (or(options.fips, shared.use_fips()), or(options.dual_stack, shared.use_dual_stack()))
 }
 
 fn url(address: &Address) -> Result<Url> {
@@ -128,11 +151,12 @@ fn url(address: &Address) -> Result<Url> {
     Url::parse(base).map_err(|_| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), format!("the address {base} is no URL")))
 }
 
-/// The option, else environment, else profile; then a name that every store which is not AWS accepts, or what the
-/// metadata service says.
-async fn region(options: &Options, custom_endpoint: bool) -> Option<Region> {
-    if let Some(region) = &options.region {
-        return Some(Region::new(region.clone()));
+/// The option, else the ARN, else environment, else profile; then a name that is accepted where regions mean nothing (`needs_none`), or
+/// what the metadata service says.
+async fn region(options: &Options, needs_none: bool) -> Option<Region> {
+    let of_arn = || Arn::parse(&options.bucket)?.region().map(str::to_owned);
+    if let Some(region) = options.region.clone().or_else(of_arn) {
+        return Some(Region::new(region));
     }
     let mut profile = ProfileFileRegionProvider::builder();
     if let Some(name) = &options.credentials.profile {
@@ -140,7 +164,7 @@ async fn region(options: &Options, custom_endpoint: bool) -> Option<Region> {
     }
     let chain = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new()).or_else(profile.build());
     match chain.region().await {
-        None if custom_endpoint => Some(Region::from_static("us-east-1")),
+        None if needs_none => Some(Region::from_static("us-east-1")),
         None => {
             let metadata = ImdsRegionProvider::builder().imds_client(credentials::metadata_client()).build();
             RegionProviderChain::first_try(metadata).region().await

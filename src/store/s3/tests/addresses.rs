@@ -162,7 +162,7 @@ async fn requests_to_other_endpoints_are_those_of_the_vendors_client() {
     }
 }
 
-/// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/access-points-naming.html>,
+/// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/access-points-alias.html>,
 /// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/MultiRegionAccessPointRequests.html>
 #[tokio::test]
 async fn arns_of_the_documents_have_the_hosts_of_the_documents() {
