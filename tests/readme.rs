@@ -9,7 +9,7 @@ use std::process::Command;
 use windlass::config::{OPTIONS, Spec, find};
 use windlass::metrics::{self, Row};
 use windlass::mount;
-use windlass::store::{self, ErrorKind, Key, Location, Op};
+use windlass::store::{self, AUTO, ErrorKind, Key, Location, Op, PROVIDERS, Quirks, Support};
 
 fn readme() -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).expect("README.md is part of the sources")
@@ -59,6 +59,50 @@ fn the_table_of_options_is_the_table_of_the_program() {
         assert_eq!(said, expected, "README should say\n{wanted}");
     }
     assert_eq!(said.len(), expected.len());
+}
+
+#[test]
+fn the_table_of_providers_is_the_table_of_the_program() {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md")).expect("it is part of the sources");
+    let row = |name: &str, domains: &[&str], quirks: &Quirks| {
+        let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+        let yes_or = |is: bool, no: &str| if is { "yes" } else { no }.to_owned();
+        let learned = |is: bool| if is { "auto" } else { "no" }.to_owned();
+        let support = |support: Support| match support {
+            Support::Learned => "auto".to_owned(),
+            Support::Yes => "yes".to_owned(),
+            Support::No => "no".to_owned(),
+        };
+        let Quirks { path_style, region, dotted_buckets, crc64nvme, object_acls, object_tags, equal_parts, .. } = *quirks;
+        vec![
+            format!("`{name}`"),
+            or_dash(domains.join(", ")),
+            path_style.map_or_else(|| "auto".to_owned(), |is| yes_or(is, "no")),
+            or_dash(region.unwrap_or_default().to_owned()),
+            yes_or(dotted_buckets, "no"),
+            learned(crc64nvme),
+            support(quirks.conditional_writes),
+            support(quirks.conditional_deletes),
+            learned(object_acls),
+            learned(object_tags),
+            yes_or(equal_parts, "no"),
+        ]
+    };
+    let mut expected = vec![row(AUTO, &[], &Quirks::LEARNED)];
+    expected.extend(PROVIDERS.iter().map(|provider| row(provider.name, provider.domains, &provider.quirks)));
+    let said = rows(section(&text, "Providers"));
+    for (said, expected) in said.iter().zip(&expected) {
+        assert_eq!(said, expected, "docs/configuration.md should say\n| {} |", expected.join(" | "));
+    }
+    assert_eq!(said.len(), expected.len());
+    // Each fact has its source in both places.
+    let (code, _) = include_str!("../src/store/provider.rs").split_once("#[cfg(test)]").expect("it has tests");
+    let words = code.split_whitespace().filter(|word| word.starts_with("https://"));
+    let sources: BTreeSet<&str> = words.map(|word| word.trim_end_matches(',')).collect();
+    assert!(sources.len() > 20, "{}", sources.len());
+    for source in sources {
+        assert!(text.contains(&format!("({source})")), "docs/configuration.md lacks {source}");
+    }
 }
 
 #[test]

@@ -94,6 +94,7 @@ async fn store_one(args: &Args, file: &Path, asked: Asked, remote: Remote) -> Re
     let part = HumanBytes(plan.part_bytes);
     let what = match len {
         Some(len) => format!("{} in {} parts of {}", HumanBytes(len), plan.parts, HumanBytes(plan.part_bytes.min(len))),
+        None if remote.equal_parts => format!("a stream in parts of {part}"),
         None => format!("a stream in parts of {part} and more"),
     };
     args.tuning.say(&plan, &what, None);
@@ -135,6 +136,7 @@ fn putting(
         store: Arc::clone(&remote.store),
         budget: args.tuning.budget(),
         plan,
+        equal_parts: remote.equal_parts,
         parallel: args.tuning.parallel(),
         headers,
         location: remote.location(),

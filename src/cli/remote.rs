@@ -47,6 +47,8 @@ pub struct Remote {
     pub metrics: Arc<Metrics>,
     /// What type new objects say that they have.
     pub content_types: ContentTypes,
+    /// Parts of an upload must have one size.
+    pub equal_parts: bool,
     location: Location,
 }
 
@@ -57,12 +59,13 @@ pub async fn open_all(sources: &[OsString], reach: &Reach) -> Result<Vec<Remote>
         let (bucket, key) = split(source.as_bytes());
         let same = remotes.iter().zip(sources).find(|(_, other)| split(other.as_bytes()).0 == bucket);
         let remote = match same {
-            Some((Remote { store, metrics, content_types, location, .. }, _)) => Remote {
+            Some((Remote { store, metrics, content_types, equal_parts, location, .. }, _)) => Remote {
                 store: Arc::clone(store),
                 metrics: Arc::clone(metrics),
                 key: Key::from(key),
                 shown: source.to_string_lossy().into_owned(),
                 content_types: content_types.clone(),
+                equal_parts: *equal_parts,
                 location: location.clone(),
             },
             None => Remote::open(source, reach).await?,
@@ -115,7 +118,8 @@ impl Remote {
         let failed = |error| refused("ask", &location, &error);
         let metrics = Arc::new(Metrics::default());
         let store = store::open(&place.store, Arc::clone(&metrics)).await.map_err(failed)?;
-        Ok(Self { store, key: Key::from(key), shown, metrics, location, content_types: place.store.content_types.clone() })
+        let (content_types, equal_parts) = (place.store.content_types.clone(), place.store.quirks.equal_parts);
+        Ok(Self { store, key: Key::from(key), shown, metrics, content_types, equal_parts, location })
     }
 
     /// Which bucket, and where.

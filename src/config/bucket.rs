@@ -8,7 +8,8 @@ use super::source::{self, Source};
 use super::value::Value;
 use super::{Error, Program};
 use crate::store::{
-    self, CaBundle, ContentTypes, CredentialOptions, Dialect, Exit, KeyFiles, Signature, Sse, StaticKeys, UploadChecksum, WebIdentity,
+    self, CaBundle, ContentTypes, CredentialOptions, Dialect, Exit, KeyFiles, Quirks, Signature, Sse, StaticKeys, UploadChecksum,
+    WebIdentity,
 };
 
 /// How s3fs and ossfs ask for a key that a variable names.
@@ -109,10 +110,12 @@ impl Values {
                 )));
             }
         }
+        let endpoint = self.endpoint("endpoint", source)?;
         Ok(store::Options {
             dialect: source.dialect,
+            quirks: self.quirks(source.dialect, endpoint.as_deref())?,
             bucket: source.bucket.clone(),
-            endpoint: self.endpoint("endpoint", source)?,
+            endpoint,
             read_endpoint: self.endpoint("read-endpoint", source)?,
             region: self.text("region"),
             path_style: self.flag_or_auto("path-style"),
@@ -149,6 +152,11 @@ impl Values {
             acl: self.text("acl"),
             requester_pays: self.flag("requester-pays"),
         })
+    }
+
+    fn quirks(&self, dialect: Dialect, endpoint: Option<&str>) -> Result<Quirks, Error> {
+        let name = self.text("provider").unwrap_or_else(|| store::AUTO.into());
+        Quirks::of(&name, dialect, endpoint).map_err(|reason| self.refused("provider", name, reason))
     }
 
     fn content_types(&self) -> Result<ContentTypes, Error> {
@@ -278,6 +286,43 @@ mod tests {
         assert_eq!(found(&[]), both("there", "there"));
         assert_eq!(found(&[("region", "here")]), both("here", "there"));
         assert_eq!(found(&[("region", "here"), ("endpoint", "http://here.example.com")]), both("here", "here"));
+    }
+
+    #[test]
+    fn a_provider_says_what_is_known_of_the_store() {
+        let quirks = |flags: &[_]| store(&[], flags).map(|store| store.quirks);
+        let r2 = Quirks::of("r2", Dialect::S3, Some("http://127.0.0.1")).unwrap();
+        assert_ne!(r2, Quirks::LEARNED);
+        assert_eq!(quirks(&[("provider", "r2"), ("endpoint", "http://127.0.0.1:9000")]).unwrap(), r2);
+        assert_eq!(quirks(&[("endpoint", "https://0123.r2.cloudflarestorage.com")]).unwrap(), r2);
+        assert_eq!(quirks(&[("endpoint", "http://127.0.0.1:9000")]).unwrap(), Quirks::LEARNED);
+        let of_environment = store(&[("AWS_ENDPOINT_URL", "https://0123.r2.cloudflarestorage.com")], &[]).unwrap();
+        assert_eq!(of_environment.quirks, r2);
+    }
+
+    #[test]
+    fn a_provider_that_cannot_be_is_one_clear_line() {
+        let line = |source: &str, flags: &[(&str, &str)]| {
+            let flags = flags.iter().map(|&(name, text)| (name.into(), Some(text.into()))).collect();
+            let gathered = Values::gather(&Input { places: vec![source.into()], flags, ..Input::default() });
+            gathered.and_then(|mut values| values.take_source(&[]).and_then(|source| values.store(&source))).unwrap_err().to_string()
+        };
+        for (source, flags, expected) in [
+            ("oss://data", &[("provider", "minio")][..], "write s3://BUCKET for minio"),
+            ("s3://data", &[("provider", "r2")][..], "add --endpoint"),
+            ("s3://data", &[("provider", "azure")][..], "versitygw"),
+        ] {
+            let line = line(source, flags);
+            assert!(line.contains("provider") && line.contains(expected) && !line.contains('\n'), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_values_of_provider_are_the_providers() {
+        let spec = crate::config::OPTIONS.iter().find(|spec| spec.name == "provider").unwrap();
+        for name in std::iter::once(store::AUTO).chain(store::PROVIDERS.iter().map(|provider| provider.name)) {
+            assert!(spec.kind.parse(name).is_ok() && spec.help.contains(name), "{name}");
+        }
     }
 
     #[test]

@@ -96,6 +96,8 @@ impl Settings {
             budget.memory_limit = share.map(|share| share.max(ByteSize::bytes(2 * part.max(reader.chunk_size.as_u64()))));
         }
         let store = values.store(&source)?;
+        let limits = writer::Limits { equal_parts: store.quirks.equal_parts, ..writer.limits };
+        let writer = writer::Options { limits, ..writer };
         let vfs = vfs::Options { content_types: store.content_types.clone(), ..values.vfs(&source) };
         let settings = Self {
             store,
@@ -185,7 +187,10 @@ mod tests {
     fn without_input_every_layer_gets_its_own_defaults() {
         let input = Input { places: vec!["s3://data".into(), "/mnt".into()], ..Input::default() };
         let settings = Settings::gather(&input).unwrap();
-        assert_eq!(settings.store, store::Options { bucket: "data".into(), ..store::Options::default() });
+        // Without an endpoint it is AWS.
+        let quirks = store::Quirks::of("aws", Dialect::S3, None).unwrap();
+        assert_eq!(settings.store, store::Options { bucket: "data".into(), quirks, ..store::Options::default() });
+        assert_eq!(settings.writer.limits, writer::Limits::default());
         assert_eq!(settings.reader, reader::Options::default());
         assert_eq!(settings.budget, budget::Options::default());
         let (uid, gid) = (settings.vfs.uid, settings.vfs.gid);

@@ -22,7 +22,7 @@ use crate::transfer::{At, remove};
 const LONGEST_ID: usize = 128;
 
 /// Options that it takes to reach a bucket: an id carries them, since DeleteVolume is told nothing else.
-const REACH: [&str; 7] = ["endpoint", "region", "path-style", "fips", "dual-stack", "accelerate", "signature"];
+const REACH: [&str; 8] = ["endpoint", "region", "path-style", "fips", "dual-stack", "accelerate", "provider", "signature"];
 
 /// What an entry says, as metadata of an empty object.
 const NAME: &str = "windlass-volume";
@@ -247,6 +247,9 @@ mod tests {
             context,
             parameters(&[("source", "s3://data/k8s/a/pvc-1"), ("endpoint", "http://127.0.0.1:9000"), ("chunk-size", "8MiB")])
         );
+        // DeleteVolume has to know of the store what CreateVolume knew.
+        let named = parameters(&[("bucket", "data"), ("endpoint", "http://127.0.0.1"), ("provider", "minio")]);
+        assert!(Volume::of_class("pvc-1", &named).unwrap().id().ends_with("&provider=minio"));
         let plain = Volume::of_class("pvc-1", &parameters(&[("source", "s3://data")])).unwrap();
         assert_eq!((plain.id().as_str(), Volume::of_id("s3://data/pvc-1")), ("s3://data/pvc-1", Some(plain.clone())));
         let access_point = "arn:aws:s3:us-west-2:123456789012:accesspoint/test";

@@ -20,7 +20,7 @@ const PROBE: Policy = Policy { retries: 3, request_timeout: Duration::from_secs(
 /// [`ErrorKind::Invalid`] for a bucket, endpoint or region that cannot be right, and [`ErrorKind::NoCredentials`].
 pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retrying>> {
     let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
-    check_bucket(options.dialect, &options.bucket).map_err(|rule| invalid(format!("bucket name \"{}\" {rule}", options.bucket)))?;
+    check_bucket(has_dots(options), &options.bucket).map_err(|rule| invalid(format!("bucket name \"{}\" {rule}", options.bucket)))?;
     if let Some(text) = &options.endpoint {
         Endpoint::parse(text).map_err(|error| invalid(error.to_string()))?;
     }
@@ -103,10 +103,14 @@ impl fmt::Display for Location {
     }
 }
 
-/// The naming rules that both stores publish; the request for a name that breaks them would be for another resource.
-fn check_bucket(dialect: Dialect, name: &str) -> Result<(), &'static str> {
+/// Whether a name of a bucket may have dots.
+fn has_dots(options: &Options) -> bool {
+    options.dialect == Dialect::S3 && options.quirks.dotted_buckets
+}
+
+/// The naming rules that the stores publish; the request for a name that breaks them would be for another resource.
+fn check_bucket(dots: bool, name: &str) -> Result<(), &'static str> {
     let end = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    let dots = dialect == Dialect::S3;
     match name.as_bytes() {
         _ if dots && Arn::parse(name).is_some_and(|arn| arn.is_access_point()) => Ok(()),
         b"" => Err("is empty: write s3://BUCKET or oss://BUCKET"),

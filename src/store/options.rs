@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::ca_bundle::CaBundle;
 use super::content_types::ContentTypes;
 use super::leave::Exit;
+use super::provider::Quirks;
 
 /// Which protocol the endpoint speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,13 +126,16 @@ pub struct WebIdentity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     pub dialect: Dialect,
+    /// What is known of the store.
+    pub quirks: Quirks,
     pub bucket: String,
     /// URL of the endpoint without the bucket; none means the dialect's own address for the region.
     pub endpoint: Option<String>,
     /// URL of an accelerator or a cache in front of the bucket, which is asked for data before the endpoint is.
     pub read_endpoint: Option<String>,
     pub region: Option<String>,
-    /// `endpoint/bucket/key` instead of `bucket.endpoint/key`. None: path style when the endpoint is an IP address or `localhost`.
+    /// `endpoint/bucket/key` instead of `bucket.endpoint/key`. None: as [`Quirks::path_style`] says, else path style when the endpoint is an IP address
+    /// or `localhost`.
     pub path_style: Option<bool>,
     /// The addresses of AWS whose cryptography is validated after FIPS 140. None: as the SDK's variables and profiles say. No other store has them.
     pub fips: Option<bool>,
@@ -181,6 +185,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             dialect: Dialect::S3,
+            quirks: Quirks::LEARNED,
             bucket: String::new(),
             endpoint: None,
             read_endpoint: None,

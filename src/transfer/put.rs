@@ -23,6 +23,8 @@ pub struct Putting {
     pub store: Arc<dyn ObjectStore>,
     pub budget: Arc<Budget>,
     pub plan: Plan,
+    /// The parts of a stream have one size, too.
+    pub equal_parts: bool,
     pub parallel: Parallel,
     pub headers: Headers,
     /// Which bucket, for those who go on with it.
@@ -75,6 +77,9 @@ async fn put_once(how: &Putting, key: &Key, origin: Origin, path: &Path) -> Resu
     };
     tokio::pin!(stop);
     let mut source = block_in_place(|| Source::open(origin, path, &how.plan, &how.budget))?;
+    if how.equal_parts {
+        source.keep_part_size();
+    }
     let mut sent = block_in_place(|| checkpoint(how, key, &source, path))?;
     let resumed = match &mut sent {
         Some(sent) => sent.resume(&*how.store, key).await?,

@@ -89,6 +89,11 @@ impl Source {
         self.file.as_ref().map(|(_, version)| *version)
     }
 
+    /// The parts of a stream do not grow.
+    pub fn keep_part_size(&mut self) {
+        self.largest = self.part_bytes;
+    }
+
     /// These parts need not be read.
     pub fn skip(&mut self, there: Vec<u32>) {
         self.there = there;
@@ -178,5 +183,36 @@ struct Body(Window<Lease>);
 impl AsRef<[u8]> for Body {
     fn as_ref(&self) -> &[u8] {
         self.0.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget;
+    use crate::units::ByteSize;
+
+    const PART: u64 = 16 << 10;
+
+    /// The sizes of the parts of a stream that is a little longer than a thousand of the first.
+    async fn sizes(equal_parts: bool) -> Vec<u64> {
+        let budget = Budget::new(&budget::Options { memory_limit: Some(ByteSize::mib(64)) });
+        let plan = Plan { parts: 1, part_bytes: PART, requests: 1, buffer_bytes: PART, beside: 0 };
+        let stream = Origin::Stream(Box::new(io::repeat(7).take(1003 * PART)));
+        let mut source = Source::open(stream, Path::new("-"), &plan, &budget).unwrap();
+        if equal_parts {
+            source.keep_part_size();
+        }
+        let mut sizes = Vec::new();
+        while let Some(piece) = source.next(&budget).await.unwrap() {
+            sizes.push(piece.body.len() as u64);
+        }
+        sizes
+    }
+
+    #[tokio::test]
+    async fn parts_of_a_stream_grow_unless_all_must_be_equal() {
+        assert_eq!(sizes(false).await, [[PART; 1000].as_slice(), &[2 * PART, PART]].concat());
+        assert_eq!(sizes(true).await, [PART; 1003]);
     }
 }

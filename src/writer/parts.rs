@@ -15,6 +15,8 @@ use crate::store::{LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_
 pub struct Limits {
     pub least_part: u64,
     pub most_parts: u32,
+    /// All parts but the last have one size: it does not grow while a file is written, and what is copied is copied part by part.
+    pub equal_parts: bool,
     pub largest_object: u64,
     /// In one request; larger ones are copied part by part.
     pub largest_copy: u64,
@@ -38,6 +40,7 @@ impl Default for Limits {
         Self {
             least_part: LEAST_PART,
             most_parts: MOST_PARTS,
+            equal_parts: false,
             largest_object: LARGEST_OBJECT,
             largest_copy: LARGEST_COPY,
             copied_part: 1 << 30,
@@ -65,7 +68,8 @@ impl Sizes {
     /// `largest` is what fits in memory.
     pub fn new(first: u64, largest: u64, limits: &Limits) -> Self {
         let first = first.clamp(limits.least_part, LARGEST_PART);
-        Self { first, largest: largest.clamp(first, LARGEST_PART), most: limits.most_parts }
+        let largest = if limits.equal_parts { first } else { largest.clamp(first, LARGEST_PART) };
+        Self { first, largest, most: limits.most_parts }
     }
 
     /// Whether these, which another daemon wrote down, are sizes of parts at all, and none is larger than `largest`.
@@ -158,7 +162,7 @@ impl Cut<'_> {
     /// Wholly clean stretches of the largest copy become one part, the others are cut into small ones.
     fn pieces_of(&self, part: u64, limits: &Limits) -> Vec<Piece> {
         // A whole number of parts, so that no short one comes before the last.
-        let stretch = (limits.copied_part / part).max(1) * part;
+        let stretch = if limits.equal_parts { part } else { (limits.copied_part / part).max(1) * part };
         let mut pieces = Vec::new();
         let mut at = 0;
         while at < self.size {
@@ -232,6 +236,22 @@ mod tests {
         let sizes = Sizes::new(1, 1, &Limits::default());
         assert_eq!(sizes.range(0), 0..LEAST_PART);
         assert_eq!((sizes.count(0), sizes.count(1), sizes.count(LEAST_PART + 1)), (Some(0), Some(1), Some(2)));
+    }
+
+    #[test]
+    fn equal_parts_do_not_grow_and_are_copied_one_by_one() {
+        let limits = Limits { equal_parts: true, ..small() };
+        let sizes = Sizes::new(10, 80, &limits);
+        assert!((0..20).all(|index| sizes.range(index).end - sizes.range(index).start == 10));
+        let cut = |size, largest| Cut { size, dirty: &set(&[55..56, 56..57]), clean_end: 90, part: 10, largest }.pieces(&limits).unwrap();
+        let lengths = |pieces: &[Piece]| -> Vec<u64> {
+            pieces.iter().map(|(Piece::Copy(range) | Piece::Send(range))| range.end - range.start).collect()
+        };
+        let pieces = cut(125, 10);
+        assert_eq!(lengths(&pieces), [[10; 12].as_slice(), &[5]].concat());
+        assert_eq!(pieces.iter().filter(|piece| matches!(piece, Piece::Send(_))).count(), 5, "{pieces:?}");
+        // Too many of them are fewer and larger ones, of one size again.
+        assert_eq!(lengths(&cut(390, 80)), [[20; 19].as_slice(), &[10]].concat());
     }
 
     fn set(ranges: &[Range<u64>]) -> RangeSet<u64> {

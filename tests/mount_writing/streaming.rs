@@ -25,6 +25,7 @@ pub fn trials() -> Vec<Trial> {
         trial("a_refused_upload_is_an_error_of_close_and_leaves_nothing", refused),
         trial("checksums_that_are_refused_late_cost_no_file", refused_late),
         trial("appending_copies_what_is_there_inside_the_store", append),
+        trial("a_store_that_wants_equal_parts_gets_them", equal_parts),
         trial("a_file_opened_for_both_is_one_stream_too", both_ways),
         trial("many_large_writes_among_other_things_are_each_what_they_were", among_others),
     ]
@@ -267,6 +268,23 @@ fn append() {
     assert!(server.count(Kind::CopyPart) > 0);
     let sent: u64 = server.requests().iter().map(|request| request.content_length).sum();
     assert!(sent < 10 * MIB as u64, "{sent} bytes were sent for one line");
+}
+
+/// As Cloudflare R2 does: what is copied counts, too.
+fn equal_parts() {
+    let server = S3Server::start();
+    let content = pattern(32 * MIB + 5, 9);
+    server.put("old", content.clone());
+    server.behave(Habits { equal_parts: true, ..Habits::default() });
+    let mount = Daemon::new(&server).arg("--provider", "r2").arg("--upload-part-size", "5MiB").start();
+    let file = File::options().write(true).open(mount.join("old")).expect("it can be opened");
+    file.write_all_at(b"changed", 17 * MIB as u64).expect("it is taken");
+    drop(file);
+    let changed = [&content[..17 * MIB], b"changed", &content[17 * MIB + 7..]].concat();
+    assert!(*server.object("old").expect("it is there") == changed);
+    assert!(server.count(Kind::CopyPart) > 1, "it is copied, part by part");
+    fs::write(mount.join("new"), &content).expect("it is stored");
+    assert!(*server.object("new").expect("it is there") == content);
 }
 
 fn both_ways() {

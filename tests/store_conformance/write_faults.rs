@@ -8,8 +8,8 @@ use std::time::Duration;
 use sha2::Digest;
 use windlass::metrics::Metrics;
 use windlass::store::{
-    Condition, CopyRequest, ETag, ErrorKind, Headers, ListRequest, ObjectStore, Op, Options, Part, PartCopy, PutRequest, Retrying,
-    Signature, Sse, Upload, UploadChecksum, UploadRequest, open,
+    Condition, CopyRequest, ETag, ErrorKind, Headers, ListRequest, ObjectStore, Op, Options, Part, PartCopy, PutRequest, Quirks, Retrying,
+    Signature, Sse, Support, Upload, UploadChecksum, UploadRequest, open,
 };
 
 use crate::promises::content;
@@ -33,6 +33,8 @@ pub const ALL: &[(&str, crate::Test)] = tests![
     weak_tags_are_read_copied_and_replaced_like_strong_ones,
     an_endpoint_without_conditions_is_looked_at_before,
     an_endpoint_that_took_a_condition_is_never_written_without,
+    what_a_provider_is_known_to_lack_is_never_tried,
+    a_condition_that_a_provider_compares_is_never_left_out,
     an_error_that_comes_after_success_is_tried_again,
     a_body_that_does_not_move_is_given_up,
     options_are_said_with_every_write,
@@ -525,6 +527,56 @@ async fn an_endpoint_that_took_a_condition_is_never_written_without() {
     assert_eq!(bench.put("a", b"one", Condition::Is("\"other\"".into())).await, Err(ErrorKind::Replaced));
     server.behave(Habits { no_conditions: true, ..Habits::default() });
     assert_eq!(bench.put("a", b"one", Condition::Is("\"other\"".into())).await, Err(ErrorKind::Unavailable));
+}
+
+/// Each of these would be tried first of a store of which nothing is known; conditions that are ignored would not even be found out.
+async fn what_a_provider_is_known_to_lack_is_never_tried() {
+    let quirks = Quirks {
+        crc64nvme: false,
+        conditional_writes: Support::No,
+        conditional_deletes: Support::No,
+        object_acls: false,
+        object_tags: false,
+        ..Quirks::LEARNED
+    };
+    let bench = Bench::s3(|options| Options { quirks, ..options }).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    server.behave(Habits { no_checksums: true, silent_conditions: true, ..Habits::default() });
+    let etag = bench.put("a", b"one", Condition::Absent).await.unwrap();
+    let other = ETag::from("\"other\"");
+    assert_eq!(bench.put("a", b"two", Condition::Absent).await, Err(ErrorKind::Replaced));
+    assert_eq!(bench.put("a", b"two", Condition::Is(other.clone())).await, Err(ErrorKind::Replaced));
+    assert_eq!(bench.store.delete_version(&key("a"), &other).await.unwrap_err().kind, ErrorKind::Replaced);
+    let (upload, parts) = bench.begin("a").await;
+    let completed = bench.store.complete_upload(&upload, &parts, &Condition::Absent).await;
+    assert_eq!(completed.unwrap_err().kind, ErrorKind::Replaced);
+    assert_eq!(bench.read("a").await, b"one");
+    bench.store.details_to_keep(&key("a")).await.unwrap();
+    bench.put("a", b"three", Condition::Is(etag)).await.unwrap();
+    // Each refused request would be one more, and a header.
+    assert_eq!((bench.count(Op::Put), bench.metrics.refused_features.get()), (2, 0));
+    for request in server.requests() {
+        let asks = ["acl", "tagging", "ownershipControls"].into_iter().find(|query| request.query.contains(query));
+        let sum = request.amz.keys().find(|name| name.starts_with("x-amz-checksum-") && name.as_str() != "x-amz-checksum-mode");
+        assert_eq!((asks, sum), (None, None), "{request:?}");
+        if matches!(request.kind, Kind::Put | Kind::UploadPart) {
+            assert!(request.content_md5.is_some(), "{request:?}");
+        }
+    }
+}
+
+async fn a_condition_that_a_provider_compares_is_never_left_out() {
+    let quirks = Quirks { conditional_writes: Support::Yes, conditional_deletes: Support::Yes, ..Quirks::LEARNED };
+    let bench = Bench::s3(|options| Options { quirks, retries: 0, ..options }).await;
+    let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+    let etag = bench.put("a", b"one", Condition::Any).await.unwrap();
+    server.behave(Habits { no_conditions: true, ..Habits::default() });
+    assert_eq!(bench.put("b", b"two", Condition::Absent).await, Err(ErrorKind::Unavailable));
+    assert_eq!(bench.store.delete_version(&key("a"), &etag).await.unwrap_err().kind, ErrorKind::Unavailable);
+    let (upload, parts) = bench.begin("b").await;
+    let completed = bench.store.complete_upload(&upload, &parts, &Condition::Absent).await;
+    assert_eq!(completed.unwrap_err().kind, ErrorKind::Unavailable);
+    assert_eq!((server.count(Kind::Head), server.stored("b").is_none()), (0, true));
 }
 
 async fn an_error_that_comes_after_success_is_tried_again() {

@@ -58,6 +58,10 @@ pub struct Habits {
     pub no_deletes_of_many: bool,
     /// It knows no conditional writes and says so.
     pub no_conditions: bool,
+    /// It ignores conditions of writes and deletes, and says nothing.
+    pub silent_conditions: bool,
+    /// All parts of an upload but the last must have one size, as in R2.
+    pub equal_parts: bool,
     /// Checksums that it tells are wrong.
     pub wrong_checksums: bool,
     /// The next completion fails, and says so after it began with success.

@@ -91,7 +91,14 @@ pub static OPTIONS: &[Spec] = &[
         kind: Kind::FlagOrAuto,
         default: Some("auto"),
         aliases: &[same("use_path_request_style"), sets("force_path_style", "true")],
-        help: "Address objects as endpoint/bucket/key; auto: when the endpoint is an IP address or localhost",
+        help: "Address objects as endpoint/bucket/key; auto: as the provider wants it, else when the endpoint is an IP address or localhost",
+        ..BUCKET
+    },
+    Spec {
+        name: "provider",
+        kind: Kind::Choice(&["auto", "aws", "oss", "minio", "r2", "b2", "gcs", "ceph", "wasabi", "cos", "obs", "tos", "versitygw"]),
+        default: Some("auto"),
+        help: "Whose store it is, which says what it supports (docs/configuration.md): auto (known by the endpoint's host, else found out from answers), aws, oss, minio, r2, b2, gcs, ceph, wasabi, cos, obs, tos, versitygw",
         ..BUCKET
     },
     Spec {

@@ -2,7 +2,7 @@ use tokio::net::TcpListener;
 
 use super::super::whole::Whole;
 use super::super::wire::{Fake, Reply};
-use super::super::{CredentialOptions, ETag, RangeRequest, Signature};
+use super::super::{CredentialOptions, ETag, Quirks, RangeRequest, Signature};
 use super::*;
 
 fn options() -> Options {
@@ -18,13 +18,17 @@ fn options() -> Options {
 #[test]
 fn bucket_names_follow_the_published_rules() {
     for good in ["abc", "a-b.c1", "0bucket", &"x".repeat(63)] {
-        assert_eq!(check_bucket(Dialect::S3, good), Ok(()), "{good}");
+        assert_eq!(check_bucket(true, good), Ok(()), "{good}");
     }
     for bad in ["", "ab", &"x".repeat(64), "Upper", "under_score", "a/b", "-abc", "abc-", ".abc", "a..b", "10.0.0.1", "ümlaut"] {
-        assert!(check_bucket(Dialect::S3, bad).is_err(), "{bad}");
+        assert!(check_bucket(true, bad).is_err(), "{bad}");
     }
-    assert_eq!(check_bucket(Dialect::Oss, "a-b1"), Ok(()));
-    assert!(check_bucket(Dialect::Oss, "a.b").is_err());
+    assert_eq!(check_bucket(false, "a-b1"), Ok(()));
+    assert!(check_bucket(false, "a.b").is_err());
+    let dots = |dialect, dotted_buckets| {
+        has_dots(&Options { dialect, quirks: Quirks { dotted_buckets, ..Quirks::LEARNED }, ..Options::default() })
+    };
+    assert_eq!([dots(Dialect::S3, true), dots(Dialect::S3, false), dots(Dialect::Oss, true)], [true, false, false]);
 }
 
 #[tokio::test]

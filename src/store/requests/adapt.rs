@@ -16,24 +16,33 @@ use super::headers::{encoded, sayable};
 use super::objects::header_etag;
 use super::uploads::part_query;
 use super::{Call, HASHED_HERE, Reply, Requests, off_the_runtime};
-use crate::store::{Body, Condition, Dialect, Error, ErrorKind, Headers, Key, Op, PartChecksum, Result, Upload, UploadChecksum};
+use crate::store::{
+    Body, Condition, Dialect, Error, ErrorKind, Headers, Key, Op, PartChecksum, Quirks, Result, Support, Upload, UploadChecksum,
+};
 
 pub(super) const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
 /// Time until a refused feature is tried again: the refusal may have come from a proxy, or from one server of a cluster.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_mins(10);
 
-/// A protocol feature that not every endpoint supports. It is used until the endpoint refuses it, then not for [`TRIED_AGAIN_AFTER`].
+/// A protocol feature that not every endpoint supports. Where nothing is known of the store, it is used until the endpoint refuses it, then not for
+/// [`TRIED_AGAIN_AFTER`].
 #[derive(Debug, Default)]
 pub(super) struct Feature {
+    /// The store is known not to support it.
+    is_missing: bool,
     refused: Mutex<Option<Instant>>,
     /// Whether the endpoint has supported it at least once.
     has_worked: AtomicBool,
 }
 
 impl Feature {
+    pub fn new(support: Support) -> Self {
+        Self { is_missing: support == Support::No, has_worked: AtomicBool::new(support == Support::Yes), ..Self::default() }
+    }
+
     pub fn is_taken(&self) -> bool {
-        self.refused.lock().is_none_or(|refused| refused.elapsed() >= TRIED_AGAIN_AFTER)
+        !self.is_missing && self.refused.lock().is_none_or(|refused| refused.elapsed() >= TRIED_AGAIN_AFTER)
     }
 
     /// Records a refusal. Returns whether it was the first one.
@@ -70,6 +79,10 @@ struct ByOp {
 }
 
 impl Conditions {
+    pub fn new(quirks: &Quirks) -> Self {
+        Self { absent: ByOp::new(quirks), version: ByOp::new(quirks) }
+    }
+
     fn of(&self, op: Op, condition: &Condition) -> &Feature {
         let by_op = if *condition == Condition::Absent { &self.absent } else { &self.version };
         match op {
@@ -78,6 +91,15 @@ impl Conditions {
             Op::Delete => &by_op.delete,
             _ => &by_op.put,
         }
+    }
+}
+
+impl ByOp {
+    fn new(quirks: &Quirks) -> Self {
+        let writes = || Feature::new(quirks.conditional_writes);
+        // Those of copies are younger than the others, and a store that has the others may be without them.
+        let copy = if quirks.conditional_writes == Support::No { Support::No } else { Support::Learned };
+        Self { put: writes(), copy: Feature::new(copy), complete: writes(), delete: Feature::new(quirks.conditional_deletes) }
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 
 use super::headers::{ACL, GRANT, TAGGING};
 use super::{Call, Requests};
-use crate::store::{Details, Dialect, Error, ErrorKind, Key, Op, Result};
+use crate::store::{Details, Dialect, Error, ErrorKind, Key, Op, Quirks, Result};
 
 /// What has been found out about the bucket.
 #[derive(Debug, Default)]
@@ -27,6 +27,12 @@ pub(super) struct Telling {
 }
 
 impl Telling {
+    /// What a store is known not to have is not asked for.
+    pub fn new(quirks: &Quirks) -> Self {
+        let (refuses_tags, refuses_acls) = (AtomicBool::new(!quirks.object_tags), AtomicBool::new(!quirks.object_acls));
+        Self { refuses_tags, refuses_acls, ..Self::default() }
+    }
+
     pub fn on_count(&self) {
         self.counts_tags.store(true, Relaxed);
     }

@@ -35,7 +35,7 @@ use super::leave::Clients;
 use super::redirect::{self, AllowList, Course, Target};
 use super::request_log::{Outgoing, Sending};
 use super::signing::SignedGet;
-use super::{Body, Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result, StoreTime, UploadChecksum};
+use super::{Body, Dialect, Error, ErrorKind, Key, Op, Options, Polynomial, Result, StoreTime, Support, UploadChecksum};
 use crate::metrics::{Metrics, RequestKind};
 
 pub(super) use self::digests::Tags;
@@ -176,14 +176,14 @@ impl Requests {
             verifies_reads: options.verify_reads,
             metrics,
             upload_checksum: options.upload_checksum,
-            checksums: Feature::default(),
+            checksums: Feature::new(if options.quirks.crc64nvme { Support::Learned } else { Support::No }),
             md5s: Feature::default(),
             acknowledging: Acknowledging::default(),
             tags,
             probing: tokio::sync::Mutex::default(),
-            conditions: Conditions::default(),
+            conditions: Conditions::new(&options.quirks),
             deletes_many: Feature::default(),
-            telling: Telling::default(),
+            telling: Telling::new(&options.quirks),
         }
     }
 

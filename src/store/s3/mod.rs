@@ -116,7 +116,8 @@ async fn address(options: &Options, region: &Region) -> Result<Address> {
     let endpoint = options.endpoint.as_deref().map(Endpoint::parse).transpose().map_err(|error| invalid(error.to_string()))?;
     // An ARN is a label before the host and nothing else.
     let is_arn = Arn::parse(&options.bucket).is_some();
-    let path_style = options.path_style.unwrap_or_else(|| !is_arn && endpoint.as_ref().is_some_and(Endpoint::wants_path_style));
+    let path_style = options.path_style.or(options.quirks.path_style.filter(|_| !is_arn));
+    let path_style = path_style.unwrap_or_else(|| !is_arn && endpoint.as_ref().is_some_and(Endpoint::wants_path_style));
     let (fips, dual_stack) = fips_and_dual_stack(options, region).await;
     let wanted = Wanted {
         bucket: &options.bucket,
@@ -151,8 +152,8 @@ fn url(address: &Address) -> Result<Url> {
     Url::parse(base).map_err(|_| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), format!("the address {base} is no URL")))
 }
 
-/// The option, else the ARN, else environment, else profile; then a name that is accepted where regions mean nothing (`needs_none`), or
-/// what the metadata service says.
+/// The option, else the ARN, else environment, else profile; then, where regions mean nothing (`needs_none`), that of the provider or a
+/// name that all accept, else what the metadata service says.
 async fn region(options: &Options, needs_none: bool) -> Option<Region> {
     let of_arn = || Arn::parse(&options.bucket)?.region().map(str::to_owned);
     if let Some(region) = options.region.clone().or_else(of_arn) {
@@ -164,7 +165,7 @@ async fn region(options: &Options, needs_none: bool) -> Option<Region> {
     }
     let chain = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new()).or_else(profile.build());
     match chain.region().await {
-        None if needs_none => Some(Region::from_static("us-east-1")),
+        None if needs_none => Some(Region::from_static(options.quirks.region.unwrap_or("us-east-1"))),
         None => {
             let metadata = ImdsRegionProvider::builder().imds_client(credentials::metadata_client()).build();
             RegionProviderChain::first_try(metadata).region().await

@@ -438,6 +438,7 @@ async fn a_key_that_xml_cannot_say_is_asked_for_in_url_encoding() {
 
 #[tokio::test]
 async fn the_address_follows_the_style() {
+    use crate::store::Quirks;
     let address = |endpoint: Option<&str>, path_style, region: &str| Options {
         bucket: "data".into(),
         endpoint: endpoint.map(str::to_owned),
@@ -446,6 +447,7 @@ async fn the_address_follows_the_style() {
         signature: Signature::None,
         ..Options::default()
     };
+    let provided = |path_style, options| Options { quirks: Quirks { path_style, ..Quirks::LEARNED }, ..options };
     for (options, base) in [
         (address(Some("127.0.0.1:9000"), None, "r"), "http://127.0.0.1:9000/data"),
         (address(Some("s3.example.com"), None, "r"), "https://data.s3.example.com"),
@@ -453,8 +455,24 @@ async fn the_address_follows_the_style() {
         (address(Some("http://localhost:9000"), Some(false), "r"), "http://data.localhost:9000"),
         (address(None, None, "eu-west-1"), "https://data.s3.eu-west-1.amazonaws.com"),
         (address(None, Some(true), "cn-north-1"), "https://s3.cn-north-1.amazonaws.com.cn/data"),
+        // What the options say wins over what the provider wants.
+        (provided(Some(true), address(Some("s3.example.com"), None, "r")), "https://s3.example.com/data"),
+        (provided(Some(true), address(Some("s3.example.com"), Some(false), "r")), "https://data.s3.example.com"),
+        (provided(Some(false), address(Some("http://localhost:9000"), None, "r")), "http://data.localhost:9000"),
+        (provided(Some(false), address(Some("127.0.0.1:9000"), None, "r")), "http://127.0.0.1:9000/data"),
     ] {
         let store = connect(&options, Arc::default()).await.unwrap();
         assert!(format!("{store:?}").contains(&format!("{base:?}")), "{store:?} is not at {base}");
     }
+}
+
+#[tokio::test]
+async fn the_region_of_a_provider_stands_in_for_none() {
+    use crate::store::Quirks;
+    let of = async |region: Option<&str>, quirks| {
+        let options = Options { region: region.map(str::to_owned), quirks, ..Options::default() };
+        super::region(&options, true).await.unwrap().to_string()
+    };
+    let known = Quirks { region: Some("auto"), ..Quirks::LEARNED };
+    assert_eq!([of(None, Quirks::LEARNED).await, of(None, known).await, of(Some("r"), known).await], ["us-east-1", "auto", "r"]);
 }

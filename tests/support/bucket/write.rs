@@ -91,6 +91,9 @@ impl Objects {
         if self.habits.no_conditions && (if_match.is_some() || if_none_match.is_some()) {
             return Err(s3_error!(NotImplemented, "A header you provided implies functionality that is not implemented"));
         }
+        if self.habits.silent_conditions {
+            return Ok(());
+        }
         let there = self.by_key.get(&Key::from(key));
         match (if_match, if_none_match, there) {
             (Some(_), _, None) => Err(s3_error!(NoSuchKey)),
@@ -275,6 +278,13 @@ impl Bucket {
         }
         if input.checksum_crc64nvme.is_some() && habits.refuses_sums == Some(Refusing::Whole) {
             return Err(s3_error!(InvalidRequest, "The checksum type is not supported for multipart uploads."));
+        }
+        if habits.equal_parts {
+            let mut sizes: Vec<usize> = uploading.parts.values().map(Bytes::len).collect();
+            let last = sizes.pop().unwrap_or_default();
+            if sizes.iter().any(|size| *size != sizes[0] || *size < last) {
+                return Err(s3_error!(InvalidPart, "All non-trailing parts must have the same length."));
+            }
         }
         let (mut whole, mut sums) = (Vec::new(), Vec::new());
         let parts = input.multipart_upload.and_then(|upload| upload.parts).unwrap_or_default();
