@@ -1,7 +1,7 @@
 //! windlass mounts an object-storage bucket (S3 and everything that speaks it, Alibaba OSS) at a directory, and reads and writes it
 //! as fast as the network allows. How it is made, in ten sentences:
 //!
-//! 1. One process mounts one bucket or prefix: file requests of the kernel enter at [`fuse`], ranges and parts over HTTP leave at
+//! 1. One process mounts one bucket or prefix, or the buckets of an account: file requests of the kernel enter at [`fuse`], ranges and parts over HTTP leave at
 //!    [`store`], and each layer knows only those below it.
 //! 2. A read makes six steps down (decode it, find the handle, ask the window, fetch the missing chunk, form the request,
 //!    send it), and whoever brings the bytes answers the reads that wait for them.

@@ -216,12 +216,18 @@ fn open_store(
     let failed = |source| Error::Store { location: Box::new(location.clone()), source: Box::new(source) };
     let store = runtime.block_on(store::open(&settings.store, Arc::clone(metrics))).map_err(failed)?;
     if goes_on {
-        let (store, location) = (Arc::clone(&store), location.clone());
+        let (store, location, buckets) = (Arc::clone(&store), location.clone(), settings.store.buckets.clone());
         runtime.spawn(async move {
-            if let Err(error) = store::probe(&store, &prefix).await {
+            let probed = match &buckets {
+                Some(buckets) => store::probe_buckets(&store, buckets).await.map(|_| ()),
+                None => store::probe(&store, &prefix).await.map(|_| ()),
+            };
+            if let Err(error) = probed {
                 tracing::warn!(%location, %error, "the mount goes on, but the bucket does not answer");
             }
         });
+    } else if let Some(buckets) = &settings.store.buckets {
+        notes.extend(runtime.block_on(store::probe_buckets(&store, buckets)).map_err(failed)?);
     } else if !runtime.block_on(store::probe(&store, &prefix)).map_err(failed)? && !prefix.as_bytes().is_empty() {
         // Not refused: the first file that is written makes it.
         notes.push(format!("there is no object below the prefix of {}: the mount is empty until one is written", settings.source));

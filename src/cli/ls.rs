@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::Failure;
-use super::remote::{Reach, Remote, each, line_of, open_all, runtime, to_json};
+use super::remote::{Reach, Remote, each, line_of, open_all_or_accounts, runtime, to_json};
 use crate::store::{Key, ListPage, ObjectMeta};
 use crate::transfer::{Listing, directory_of};
 
@@ -16,7 +16,7 @@ use crate::transfer::{Listing, directory_of};
 /// For example: windlass ls --recursive s3://bucket/models
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// s3://bucket[/path] or oss://bucket[/path].
+    /// s3://bucket[/path] or oss://bucket[/path]; s3:// lists the buckets of the account.
     #[arg(value_name = "SOURCE", required = true)]
     sources: Vec<OsString>,
     /// Everything below, not one level.
@@ -32,7 +32,7 @@ pub struct Args {
 /// Lists.
 pub fn run(args: &Args) -> Result<(), Failure> {
     runtime()?.block_on(async {
-        let remotes = open_all(&args.sources, &args.reach).await?;
+        let remotes = open_all_or_accounts(&args.sources, &args.reach).await?;
         each(&remotes, async |remote| list(args, remote).await).await
     })
 }

@@ -24,6 +24,8 @@ Examples:
     windlass mount oss://bucket /mnt/oss --endpoint https://oss-cn-hangzhou.aliyuncs.com --passwd-file ~/.passwd-oss
   A public bucket:
     windlass mount s3://bucket /mnt/data --region us-east-1 --signature none
+  All buckets of an account, each a directory:
+    windlass mount s3:// /mnt/buckets --region eu-central-1
   A container without privileges, where another process mounts and hands over source, options and descriptor:
     windlass mount --fd-socket connect:/windlass/mount.sock --foreground --metrics-listen 0.0.0.0:9100
   /etc/fstab:
@@ -45,7 +47,7 @@ files that --error-file names are not in the bucket.";
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES, after_help = "Examples and exit codes: windlass mount --help")]
 pub struct Args {
-    /// s3://bucket[/prefix], oss://bucket[/prefix], or bucket[:/prefix] together with --endpoint.
+    /// s3://bucket[/prefix], oss://bucket[/prefix], bucket[:/prefix] together with --endpoint, or s3:// for all buckets of the account.
     #[arg(value_name = "SOURCE")]
     source: Option<OsString>,
     /// A directory, or /dev/fd/N for a descriptor of /dev/fuse that a parent has mounted. See also --fd-socket.

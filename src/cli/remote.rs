@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::Failure;
 use super::flags::StoreFlags;
-use crate::config::{Place, bucket_len};
+use crate::config::{self, Input, Place, bucket_len};
 use crate::metrics::Metrics;
 use crate::mount;
 use crate::store::{self, ContentTypes, Error, ErrorKind, Key, Location, ObjectMeta, ObjectStore, arn_len};
@@ -54,6 +54,19 @@ pub struct Remote {
 
 /// The places that several SOURCEs name; those in one bucket share its connections.
 pub async fn open_all(sources: &[OsString], reach: &Reach) -> Result<Vec<Remote>, Failure> {
+    open_each(sources, reach, Place::gather).await
+}
+
+/// The same, where a SOURCE may also be an account: `s3://`.
+pub async fn open_all_or_accounts(sources: &[OsString], reach: &Reach) -> Result<Vec<Remote>, Failure> {
+    open_each(sources, reach, Place::gather_any).await
+}
+
+async fn open_each(
+    sources: &[OsString],
+    reach: &Reach,
+    gather: fn(&Input) -> Result<Place, config::Error>,
+) -> Result<Vec<Remote>, Failure> {
     let mut remotes: Vec<Remote> = Vec::with_capacity(sources.len());
     for source in sources {
         let (bucket, key) = split(source.as_bytes());
@@ -68,7 +81,7 @@ pub async fn open_all(sources: &[OsString], reach: &Reach) -> Result<Vec<Remote>
                 equal_parts: *equal_parts,
                 location: location.clone(),
             },
-            None => Remote::open(source, reach).await?,
+            None => Remote::open_with(source, reach, gather).await?,
         };
         remotes.push(remote);
     }
@@ -111,9 +124,13 @@ pub fn runtime() -> Result<Runtime, Failure> {
 impl Remote {
     /// The place that SOURCE names. The store is not asked yet.
     pub async fn open(source: &OsStr, reach: &Reach) -> Result<Self, Failure> {
+        Self::open_with(source, reach, Place::gather).await
+    }
+
+    async fn open_with(source: &OsStr, reach: &Reach, gather: fn(&Input) -> Result<Place, config::Error>) -> Result<Self, Failure> {
         let shown = source.to_string_lossy().into_owned();
         let (bucket, key) = split(source.as_bytes());
-        let place = Place::gather(&reach.flags.input(reach.config.as_deref(), vec![OsStr::from_bytes(bucket).to_owned()]))?;
+        let place = gather(&reach.flags.input(reach.config.as_deref(), vec![OsStr::from_bytes(bucket).to_owned()]))?;
         let location = Location::describe(&place.store);
         let failed = |error| refused("ask", &location, &error);
         let metrics = Arc::new(Metrics::default());

@@ -8,7 +8,7 @@ use super::source::{self, Source};
 use super::value::Value;
 use super::{Error, Program};
 use crate::store::{
-    self, CaBundle, ContentTypes, CredentialOptions, Dialect, Exit, KeyFiles, Quirks, Signature, Sse, StaticKeys, UploadChecksum,
+    self, Buckets, CaBundle, ContentTypes, CredentialOptions, Dialect, Exit, KeyFiles, Quirks, Signature, Sse, StaticKeys, UploadChecksum,
     WebIdentity,
 };
 
@@ -115,6 +115,7 @@ impl Values {
             dialect: source.dialect,
             quirks: self.quirks(source.dialect, endpoint.as_deref())?,
             bucket: source.bucket.clone(),
+            buckets: self.buckets(source)?,
             endpoint,
             read_endpoint: self.endpoint("read-endpoint", source)?,
             region: self.text("region"),
@@ -157,6 +158,27 @@ impl Values {
     fn quirks(&self, dialect: Dialect, endpoint: Option<&str>) -> Result<Quirks, Error> {
         let name = self.text("provider").unwrap_or_else(|| store::AUTO.into());
         Quirks::of(&name, dialect, endpoint).map_err(|reason| self.refused("provider", name, reason))
+    }
+
+    /// Which buckets are mounted where SOURCE names none. Whether they are names of buckets is for the store to say.
+    fn buckets(&self, source: &Source) -> Result<Option<Buckets>, Error> {
+        let list = self.text("buckets");
+        if !source.is_account() {
+            return match list {
+                Some(_) => Err(Error::Conflict(format!("buckets goes with s3:// alone, and the source is {source}: remove one of them"))),
+                None => Ok(None),
+            };
+        }
+        if self.text("read-endpoint").is_some() {
+            return Err(Error::Conflict("read-endpoint is the address of one bucket: write s3://BUCKET, or remove it".into()));
+        }
+        let Some(list) = list else { return Ok(Some(Buckets::All)) };
+        let names: Vec<String> = list.split([',', ' ']).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        match names.iter().find(|name| !source::is_bucket(name)) {
+            Some(name) => Err(self.refused("buckets", list.clone(), format!("\"{name}\" is not a bucket name"))),
+            None if names.is_empty() => Err(self.refused("buckets", list, "must name buckets, separated by commas".into())),
+            None => Ok(Some(Buckets::Named(names))),
+        }
     }
 
     fn content_types(&self) -> Result<ContentTypes, Error> {

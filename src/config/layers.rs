@@ -84,6 +84,10 @@ impl Values {
         let id = |name, own: u32| self.count(name).map_or(own, |n| u32::try_from(n).expect("the table bounds it"));
         vfs::Options {
             prefix: source.prefix.clone(),
+            root_names: match source.is_account() {
+                true => vfs::RootNames::Buckets { all_listed: self.text("buckets").is_some() },
+                false => vfs::RootNames::Objects,
+            },
             stat_cache_size: self.count("stat-cache-size").unwrap_or_default(),
             stat_cache_ttl: self.time("stat-cache-ttl"),
             negative_ttl: self.time("negative-ttl"),

@@ -25,9 +25,26 @@ impl Place {
     /// # Errors
     /// The first thing in it that cannot be used.
     pub fn gather(input: &Input) -> Result<Self, Error> {
+        let place = Self::gather_any(input)?;
+        needs_bucket(&place.source)?;
+        Ok(place)
+    }
+
+    /// The same; it may be an account, with all of its buckets.
+    ///
+    /// # Errors
+    /// The first thing in it that cannot be used.
+    pub fn gather_any(input: &Input) -> Result<Self, Error> {
         let mut values = Values::gather(input)?;
         let source = values.take_source(&input.environment)?;
         Ok(Self { store: values.store(&source)?, spill_dir: values.path("spill-dir"), source })
+    }
+}
+
+fn needs_bucket(source: &Source) -> Result<(), Error> {
+    match source.is_account() {
+        true => Err(Error::Source { text: source.to_string(), reason: "names no bucket, which this needs: write s3://BUCKET".into() }),
+        false => Ok(()),
     }
 }
 
@@ -52,6 +69,7 @@ impl Preload {
     pub fn gather(input: &Input) -> Result<Self, Error> {
         let mut values = Values::gather(input)?;
         let source = values.take_source(&input.environment)?;
+        needs_bucket(&source)?;
         let disk = values.writer().staging;
         let directory = disk.dir.ok_or_else(|| {
             Error::Conflict(

@@ -7,10 +7,11 @@ use super::Error;
 use super::program::Program;
 use crate::store::{Arn, Dialect, arn_len};
 
-/// A bucket, or a prefix of one.
+/// A bucket, a prefix of one, or the buckets of an account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     pub dialect: Dialect,
+    /// Empty: the buckets of the account.
     pub bucket: String,
     /// Empty, or ending in `/`.
     pub prefix: String,
@@ -28,6 +29,11 @@ impl fmt::Display for Source {
 }
 
 impl Source {
+    /// Whether it names no bucket, and so stands for those of the account.
+    pub fn is_account(&self) -> bool {
+        self.bucket.is_empty()
+    }
+
     /// Reads SOURCE. Without a scheme the endpoint, then the program's name, tell the dialect.
     ///
     /// # Errors
@@ -49,6 +55,12 @@ impl Source {
             let (bucket, prefix) = text.split_once(':').unwrap_or((text, ""));
             (guess(text, endpoint, program)?, bucket, prefix)
         };
+        if program == Program::Native && text == "s3://" {
+            return Ok(Self { dialect, bucket: String::new(), prefix: String::new() });
+        }
+        if text == "oss://" {
+            return Err(bad(text, "the buckets of an account are mounted together for s3:// only: write oss://BUCKET".into()));
+        }
         if let Some(arn) = Arn::parse(bucket) {
             check_arn(text, bucket, arn, dialect)?;
         } else {
@@ -126,14 +138,19 @@ fn check_arn(text: &str, bucket: &str, arn: Arn<'_>, dialect: Dialect) -> Result
 
 /// Names that S3, OSS and the servers that speak their protocols agree on, a little wider than any one of them.
 fn check_bucket(text: &str, bucket: &str) -> Result<(), Error> {
-    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
-    if (3..=63).contains(&bucket.len()) && bucket.chars().all(good) && bucket.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+    if is_bucket(bucket) {
         return Ok(());
     }
     Err(bad(
         text,
         format!("\"{bucket}\" is not a bucket name: 3 to 63 letters, digits, dots and hyphens, beginning with a letter or digit"),
     ))
+}
+
+/// See [`check_bucket`].
+pub(super) fn is_bucket(name: &str) -> bool {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    (3..=63).contains(&name.len()) && name.chars().all(good) && name.starts_with(|c: char| c.is_ascii_alphanumeric())
 }
 
 fn bad(text: &str, reason: String) -> Error {
@@ -183,6 +200,7 @@ mod tests {
         let oss = Some("https://oss-cn-hangzhou.aliyuncs.com");
         for (text, endpoint, program, expected) in [
             ("s3://data", None, Program::Native, "s3://data []"),
+            ("s3://", None, Program::Native, "s3:// []"),
             ("s3://data/a/b", None, Program::Native, "s3://data/a/b [a/b/]"),
             ("oss://data/a/", None, Program::Native, "oss://data/a [a/]"),
             ("data", oss, Program::Native, "oss://data []"),
@@ -208,7 +226,8 @@ mod tests {
         for (text, fix) in [
             ("data", "s3://data or oss://data"),
             ("gs://data", "s3://bucket or oss://bucket"),
-            ("s3://", "3 to 63"),
+            ("oss://", "write oss://BUCKET"),
+            ("s3:///prefix", "3 to 63"),
             ("s3://no spaces", "3 to 63"),
             ("oss:///prefix", "3 to 63"),
             ("arn:aws:s3:::data/dir", "write s3://data/dir"),

@@ -181,14 +181,19 @@ fn check(source: &str, options: &BTreeMap<String, String>, args: &[String]) -> R
         options: args.iter().filter(|arg| *arg != "-o").cloned().collect(),
         ..Input::default()
     };
-    Settings::gather(&input).map_err(|error| match error {
+    let settings = Settings::gather(&input).map_err(|error| match error {
         // A volume has no command line to be called by another name.
         config::Error::OfAnother { word, program, .. } => {
             let program = program.name().unwrap_or_default();
             format!("{word} is an option of {program} that volumes do not take: leave it out, or use an option of windlass mount")
         }
         error => error.to_string(),
-    })
+    })?;
+    // Whoever may name a volume must not get every bucket of the node's credentials for an attribute that was left empty.
+    if settings.source.is_account() {
+        return Err("no bucket: a volume is one bucket, or a prefix of one (s3://bucket/prefix)".into());
+    }
+    Ok(settings)
 }
 
 #[cfg(test)]
@@ -259,6 +264,8 @@ mod tests {
             (&[("bucket", "data")], &["multireq_max=3"], "multireq_max is an option of s3fs that volumes do not take: leave it out"),
             (&[("bucket", "data")], &["passwd_file=/etc/shadow"], "decided by the driver"),
             (&[("bucket", "data"), ("source", "s3://data")], &[], "both"),
+            (&[("source", "s3://")], &[], "a volume is one bucket"),
+            (&[("source", "")], &[], "a volume is one bucket"),
             (&[("bucket", "no such name")], &[], "bucket"),
         ] {
             let error = described(pairs, flags).unwrap_err();

@@ -123,7 +123,7 @@ pub(super) fn errno(operation: &str, error: &Error) -> i32 {
         libc::ENOENT | libc::ENOTDIR | libc::EISDIR | libc::ENAMETOOLONG | libc::EROFS | libc::EEXIST | libc::ENOTEMPTY | libc::ENODATA => {
             tracing::debug!(operation, %error, "refused")
         }
-        _ if matches!(error, Error::Retired) => tracing::debug!(operation, %error, "refused"),
+        _ if matches!(error, Error::Retired | Error::OtherBucket) => tracing::debug!(operation, %error, "refused"),
         _ => tracing::warn!(operation, errno = number, error = %Chain(error), "failed"),
     }
     number

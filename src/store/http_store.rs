@@ -42,6 +42,11 @@ impl<S: SignGet + Voice + 'static, L> HttpStore<S, L> {
         let ranges = RangeClient::new(http, options, tags, metrics).with_clock(Arc::clone(signer.clock()));
         Self { ranges, requests, signer, lister }
     }
+
+    /// See [`Requests::other_region`].
+    pub async fn other_region(&self) -> Result<Option<String>> {
+        self.requests.other_region().await
+    }
 }
 
 #[async_trait]

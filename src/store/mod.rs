@@ -5,6 +5,7 @@
 mod answer;
 mod arn;
 mod body;
+mod buckets;
 mod ca_bundle;
 mod checksum;
 mod clients;
@@ -56,6 +57,7 @@ use tokio::time::Instant;
 
 pub use arn::{Arn, arn_len};
 pub use body::Body;
+pub use buckets::Buckets;
 pub use ca_bundle::CaBundle;
 pub use checksum::{Crc64, Polynomial, Summing};
 pub use clock::StoreTime;
@@ -67,7 +69,7 @@ pub use hedge::Hedging;
 pub use key::{ETag, Key};
 pub use leave::Exit;
 pub use object_sum::{Checking, Mismatch, ObjectSum, get_checked};
-pub use open::{Location, open, probe};
+pub use open::{Location, open, probe, probe_buckets};
 pub use options::{CredentialOptions, Dialect, KeyFiles, Options, Signature, Sse, StaticKeys, UploadChecksum, WebIdentity};
 pub use provider::{AUTO, PROVIDERS, Provider, Quirks, Support};
 pub use range::Urls;
@@ -181,7 +183,7 @@ pub fn parse_page(body: &[u8], dialect: Dialect) -> std::result::Result<ListPage
     listing::parse(body, tokens)
 }
 
-/// One bucket of one store.
+/// One bucket of one store, or many of them (see [`Buckets`]).
 ///
 /// Dropping a future cancels its request: the connection of an unfinished body is closed.
 #[async_trait]

@@ -6,8 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::arn::Arn;
+use super::buckets::BucketRouter;
 use super::endpoint::Endpoint;
-use super::{Dialect, Error, ErrorKind, Hedging, Key, ListRequest, ObjectStore, Op, Options, Policy, Result, Retrying, Switches, oss, s3};
+use super::{
+    Buckets, Dialect, Error, ErrorKind, Hedging, Key, ListRequest, ObjectStore, Op, Options, Policy, Result, Retrying, Switches, oss, s3,
+};
 use crate::metrics::Metrics;
 
 /// A mount that cannot work must say so within five seconds, looking for credentials included. Options may ask for less,
@@ -20,20 +23,58 @@ const PROBE: Policy = Policy { retries: 3, request_timeout: Duration::from_secs(
 /// [`ErrorKind::Invalid`] for a bucket, endpoint or region that cannot be right, and [`ErrorKind::NoCredentials`].
 pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retrying>> {
     let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
-    check_bucket(has_dots(options), &options.bucket).map_err(|rule| invalid(format!("bucket name \"{}\" {rule}", options.bucket)))?;
+    let names = match &options.buckets {
+        None => std::slice::from_ref(&options.bucket),
+        Some(Buckets::Named(names)) => names,
+        Some(Buckets::All) => &[],
+    };
+    for name in names {
+        check_bucket(has_dots(options), name).map_err(|rule| invalid(format!("bucket name \"{name}\" {rule}")))?;
+    }
     if let Some(text) = &options.endpoint {
         Endpoint::parse(text).map_err(|error| invalid(error.to_string()))?;
     }
     if let Some(text) = &options.read_endpoint {
         Endpoint::parse(text).map_err(|error| invalid(format!("read-endpoint: {error}")))?;
     }
-    let dialect: Arc<dyn ObjectStore> = match options.dialect {
-        Dialect::S3 => s3::connect(options, metrics.clone()).await?,
-        Dialect::Oss => oss::connect(options, metrics.clone()).await?,
+    let dialect: Arc<dyn ObjectStore> = match (options.dialect, &options.buckets) {
+        // One controller of retries and load above all of them: most often they are behind one endpoint.
+        (Dialect::S3, Some(buckets)) => {
+            Arc::new(BucketRouter::new(s3::S3Account::connect(options, metrics.clone()).await?, buckets.clone()))
+        }
+        (Dialect::Oss, Some(_)) => return Err(invalid("many buckets in one mount are for s3:// only: write oss://BUCKET".into())),
+        (Dialect::S3, None) => s3::connect(options, metrics.clone()).await?,
+        (Dialect::Oss, None) => oss::connect(options, metrics.clone()).await?,
     };
     let switches = Switches::new(options.hedge);
     let store = Arc::new(Hedging::new(dialect, metrics.clone()).switched(switches.clone()));
     Ok(Arc::new(Retrying::new(store, Policy::from(options), metrics).switched(switches)))
+}
+
+/// Asks for the buckets of a store that has many, which shows whether endpoint and credentials are right. Returns what its user should know, one
+/// line each: buckets that do not exist, and that the buckets may not be listed.
+///
+/// # Errors
+/// What the endpoint answers, after a few attempts and at most four seconds for each named bucket.
+pub async fn probe_buckets(store: &Retrying, buckets: &Buckets) -> Result<Vec<String>> {
+    let store = store.under(probe_policy(store));
+    let Buckets::Named(names) = buckets else {
+        let all = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 1000 };
+        return match store.list(&all).await {
+            Ok(_) => Ok(Vec::new()),
+            Err(error) if error.kind == ErrorKind::AccessDenied => Ok(vec![format!(
+                "the buckets may not be listed ({}): those whose names are known can be used, and --buckets names those to show",
+                error.reason()
+            )]),
+            Err(error) => Err(error),
+        };
+    };
+    let questions = names.iter().map(|name| {
+        let one = ListRequest { prefix: Key::from(name.as_str()), delimited: false, after: None, token: None, max_keys: 1 };
+        let store = &store;
+        async move { store.list(&one).await.map(|page| page.objects.is_empty().then(|| format!("there is no bucket {name}"))) }
+    });
+    Ok(futures::future::try_join_all(questions).await?.into_iter().flatten().collect())
 }
 
 /// Asks for one key under `prefix`, which shows whether endpoint, bucket, region and credentials are right. An empty
@@ -43,10 +84,13 @@ pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retryi
 /// What the endpoint answers, after a few attempts and at most four seconds.
 pub async fn probe(store: &Retrying, prefix: &Key) -> Result<bool> {
     let request = ListRequest { prefix: prefix.clone(), delimited: false, after: None, token: None, max_keys: 1 };
-    let Policy { retries, request_timeout, .. } = store.policy();
-    let policy = Policy { retries: PROBE.retries.min(retries), request_timeout: PROBE.request_timeout.min(request_timeout), ..PROBE };
-    let page = store.under(policy).list(&request).await?;
+    let page = store.under(probe_policy(store)).list(&request).await?;
     Ok(!page.objects.is_empty() || !page.prefixes.is_empty())
+}
+
+fn probe_policy(store: &Retrying) -> Policy {
+    let Policy { retries, request_timeout, .. } = store.policy();
+    Policy { retries: PROBE.retries.min(retries), request_timeout: PROBE.request_timeout.min(request_timeout), ..PROBE }
 }
 
 /// Which bucket and where, for messages: `s3://bucket (endpoint http://127.0.0.1:9000)`.
@@ -109,7 +153,7 @@ fn has_dots(options: &Options) -> bool {
 }
 
 /// The naming rules that the stores publish; the request for a name that breaks them would be for another resource.
-fn check_bucket(dots: bool, name: &str) -> Result<(), &'static str> {
+pub(super) fn check_bucket(dots: bool, name: &str) -> Result<(), &'static str> {
     let end = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     match name.as_bytes() {
         _ if dots && Arn::parse(name).is_some_and(|arn| arn.is_access_point()) => Ok(()),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::buckets::Buckets;
 use super::ca_bundle::CaBundle;
 use super::content_types::ContentTypes;
 use super::leave::Exit;
@@ -128,7 +129,10 @@ pub struct Options {
     pub dialect: Dialect,
     /// What is known of the store.
     pub quirks: Quirks,
+    /// Empty with `buckets`.
     pub bucket: String,
+    /// Many buckets in place of one (S3): keys begin with their names.
+    pub buckets: Option<Buckets>,
     /// URL of the endpoint without the bucket; none means the dialect's own address for the region.
     pub endpoint: Option<String>,
     /// URL of an accelerator or a cache in front of the bucket, which is asked for data before the endpoint is.
@@ -187,6 +191,7 @@ impl Default for Options {
             dialect: Dialect::S3,
             quirks: Quirks::LEARNED,
             bucket: String::new(),
+            buckets: None,
             endpoint: None,
             read_endpoint: None,
             region: None,

@@ -40,6 +40,10 @@ pub enum Error {
     NoHardLinks,
     #[error("objects cannot be devices, sockets or pipes")]
     NoSpecialFiles,
+    #[error("the root of this mount holds buckets, which are not created, removed, renamed or marked here: use the tools of the store")]
+    RootOfBuckets,
+    #[error("the other name is in another bucket")]
+    OtherBucket,
     #[error("bad argument")]
     Invalid,
     #[error("there is something of that name")]
@@ -90,7 +94,9 @@ impl Error {
             Self::BadHandle => libc::EBADF,
             Self::ReadOnly => libc::EROFS,
             Self::NoHardLinks => libc::EOPNOTSUPP,
-            Self::NoSpecialFiles => libc::EPERM,
+            Self::NoSpecialFiles | Self::RootOfBuckets => libc::EPERM,
+            // As between two mounts: mv(1) copies then.
+            Self::OtherBucket => libc::EXDEV,
             Self::Invalid => libc::EINVAL,
             Self::Exists => libc::EEXIST,
             Self::NotEmpty => libc::ENOTEMPTY,

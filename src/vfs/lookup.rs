@@ -25,7 +25,7 @@ use super::listing::{FileFacts, check_name};
 use super::name_locks::NameLocks;
 use super::next_files::Successions;
 use super::one_by_one::OneByOne;
-use super::options::{Conflict, Options, PosixAttributes};
+use super::options::{Conflict, Options, PosixAttributes, RootNames};
 use super::own::Own;
 use super::posix;
 use super::probe::Probe;
@@ -112,7 +112,7 @@ impl Names {
         let cache = StatCache::new(&options);
         let hidden = Arc::new(Hidden::default());
         Arc::new(Self {
-            probe: Probe::new(store.clone(), cache.clone(), hidden.clone()),
+            probe: Probe::new(store.clone(), cache.clone(), hidden.clone(), options.root_names),
             inodes: Mutex::new(inodes),
             walks: Mutex::default(),
             successions: Successions::default(),
@@ -421,6 +421,22 @@ impl Names {
         }
         check_name(name)?;
         Ok(parent.key.join(name))
+    }
+
+    /// Refuses to create, remove or rename what is in `parent` where that holds buckets.
+    ///
+    /// # Errors
+    /// [`Error::RootOfBuckets`].
+    pub(super) fn check_may_change(&self, parent: Inode) -> Result<()> {
+        match self.options.root_names {
+            RootNames::Buckets { .. } if parent == Inode::ROOT => Err(Error::RootOfBuckets),
+            RootNames::Buckets { .. } | RootNames::Objects => Ok(()),
+        }
+    }
+
+    /// Whether the directory `path`, without its slash, is one of many buckets: it has no marker, as the root of a mount has none.
+    pub(super) fn is_root_of_bucket(&self, path: &[u8]) -> bool {
+        matches!(self.options.root_names, RootNames::Buckets { .. }) && !path.contains(&b'/')
     }
 
     pub(super) fn known_name(&self, path: &Key) -> Option<Fact> {

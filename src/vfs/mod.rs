@@ -67,7 +67,7 @@ pub use listing::{DirEntry, Merge};
 pub use lookup::Names;
 pub use open_file::{OpenFile, Read};
 pub use opening::Access;
-pub use options::{Conflict, Forced, Options, PosixAttributes};
+pub use options::{Conflict, Forced, Options, PosixAttributes, RootNames};
 pub use own::NewAttributes;
 pub use record::{Answered, DirectoryRow, Told};
 pub use setattr::SetAttributes;

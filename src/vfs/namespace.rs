@@ -34,8 +34,9 @@ impl Edits {
     /// Makes a directory: writes its marker object. Counts as one lookup.
     ///
     /// # Errors
-    /// EEXIST, else what the store said.
+    /// EEXIST, EPERM where there are only buckets, else what the store said.
     pub async fn mkdir(&self, parent: Inode, name: &[u8], mode: u16, caller: Caller) -> Result<Entry> {
+        self.names.check_may_change(parent)?;
         let (_, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
         let (path, fact) = self.fact(parent, name).await?;
         if fact.what.kind().is_some() || self.names.dirty.named(path.as_bytes()).is_some() {
@@ -87,6 +88,7 @@ impl Edits {
     /// # Errors
     /// ENOTEMPTY, ENOTDIR, ENOENT.
     pub async fn rmdir(&self, parent: Inode, name: &[u8]) -> Result<()> {
+        self.names.check_may_change(parent)?;
         let (path, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
         let marker = path.join(b"/");
         // Believed or not: a directory of which only the kernel knew that it is there is removed by finding nothing in it.
@@ -131,6 +133,7 @@ impl Edits {
     /// # Errors
     /// ENOENT, EISDIR, else what the store said.
     pub async fn unlink(&self, parent: Inode, name: &[u8]) -> Result<()> {
+        self.names.check_may_change(parent)?;
         let (path, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
         if let Some(held) = self.hold(&path).await? {
             return self.unlink_dirty(held).await;
@@ -177,7 +180,7 @@ impl Edits {
     pub(super) async fn keep_directory_of(&self, path: &Key) {
         let directory = directory_of(path);
         let Some(name) = directory.as_bytes().strip_suffix(b"/") else { return };
-        if directory.as_bytes().len() <= self.names.options.prefix.len() {
+        if directory.as_bytes().len() <= self.names.options.prefix.len() || self.names.is_root_of_bucket(name) {
             return;
         }
         let name = Key::from(name);
@@ -223,6 +226,7 @@ impl Edits {
     /// # Errors
     /// EEXIST, ENAMETOOLONG when the store cannot keep so long a target.
     pub async fn symlink(&self, parent: Inode, name: &[u8], target: &std::path::Path) -> Result<Entry> {
+        self.names.check_may_change(parent)?;
         let (_, _shared) = self.share_name(|| self.names.path(parent, name)).await?;
         let (path, fact) = self.fact(parent, name).await?;
         if fact.what.kind().is_some() || self.names.dirty.named(path.as_bytes()).is_some() {

@@ -42,6 +42,7 @@ impl Edits {
     /// EEXIST when it is there and must not, EISDIR, ENAMETOOLONG.
     pub async fn create(&self, parent: Inode, name: &[u8], mode: u16, access: Access, caller: Caller) -> Result<(Entry, Opened)> {
         self.check_open()?;
+        self.names.check_may_change(parent)?;
         let (path, shared) = self.share_name(|| self.names.path(parent, name)).await?;
         // The kernel has just looked the name up: a request is sent only when the cache has something under it.
         let there = match self.names.dirty.named(path.as_bytes()) {

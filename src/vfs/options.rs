@@ -27,6 +27,19 @@ pub enum PosixAttributes {
     On,
 }
 
+/// What the names in the root of the mount stand for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RootNames {
+    /// Objects and directories.
+    #[default]
+    Objects,
+    /// Buckets: none is created, removed or renamed.
+    Buckets {
+        /// The listing shows every bucket that there is for this mount. If not, those whose names are known can be used too.
+        all_listed: bool,
+    },
+}
+
 /// Attributes that all files have from the options, also where the bucket keeps others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forced {
@@ -40,6 +53,8 @@ pub struct Forced {
 pub struct Options {
     /// Key prefix that is the root of the mount: empty, or ending in `/`.
     pub prefix: String,
+    /// What is in the root of the mount.
+    pub root_names: RootNames,
     /// Entries of the metadata cache; 0 disables it.
     pub stat_cache_size: u64,
     /// How long attributes and listings are believed; 0 disables the cache.
@@ -76,6 +91,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             prefix: String::new(),
+            root_names: RootNames::default(),
             stat_cache_size: 100_000,
             stat_cache_ttl: Duration::from_secs(60),
             negative_ttl: Duration::from_secs(1),

@@ -2,8 +2,11 @@
 //! It knows no inodes. Invariant: only an answer of the store becomes a fact; a request that failed for another
 //! reason than absence is returned as it is and leaves nothing behind.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use parking_lot::Mutex;
 use tokio::join;
 use tokio::time::Instant;
 
@@ -14,6 +17,7 @@ use super::fact::{Fact, Marker, What};
 use super::flight::Flights;
 use super::hidden::Hidden;
 use super::listing::FileFacts;
+use super::options::RootNames;
 use super::posix;
 use super::stat_cache::StatCache;
 use crate::store::{self, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, SYMLINK_SIZE};
@@ -30,8 +34,9 @@ pub struct Probe {
     store: Arc<dyn ObjectStore>,
     cache: StatCache,
     hidden: Arc<Hidden>,
-    /// Keys may not be listed by the beginnings of names.
-    no_listing: Arc<AtomicBool>,
+    root_names: RootNames,
+    /// Where keys may not be listed by the beginnings of names: in the bucket, or in which of many.
+    no_listing: Mutex<HashMap<Key, Arc<AtomicBool>>>,
     names: Answers,
     objects: Answers,
     refreshes: Answers,
@@ -42,10 +47,20 @@ pub struct Probe {
 
 impl Probe {
     /// Asks `store` and fills `cache`.
-    pub fn new(store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>) -> Self {
+    pub fn new(store: Arc<dyn ObjectStore>, cache: StatCache, hidden: Arc<Hidden>, root_names: RootNames) -> Self {
         let [names, objects, refreshes, directories, markers] = [(); 5].map(|()| Answers::default());
-        let (no_listing, carrying) = (Arc::default(), Flights::default());
-        Self { store, cache, hidden, no_listing, names, objects, refreshes, directories, markers, carrying }
+        let (no_listing, carrying) = (Mutex::default(), Flights::default());
+        Self { store, cache, hidden, root_names, no_listing, names, objects, refreshes, directories, markers, carrying }
+    }
+
+    /// Whether keys like `path` may not be listed: known once, for each bucket.
+    fn no_listing(&self, path: &Key) -> Arc<AtomicBool> {
+        let slash = path.as_bytes().iter().position(|&byte| byte == b'/');
+        let bucket = match (self.root_names, slash) {
+            (RootNames::Buckets { .. }, Some(end)) => Key::from(&path.as_bytes()[..end]),
+            _ => Key::root(),
+        };
+        Arc::clone(self.no_listing.lock().entry(bucket).or_default())
     }
 
     /// Whether `path`, as all that is in its directory, may have attributes in its metadata.
@@ -69,7 +84,7 @@ impl Probe {
     pub async fn name(&self, path: &Key, is_free_likely: bool) -> Result<Fact> {
         let answer = self.names.join(path, || {
             let (store, cache, hidden, path) = (self.store.clone(), self.cache.clone(), self.hidden.clone(), path.clone());
-            let (carries, no_listing) = (self.carries(&path), self.no_listing.clone());
+            let (carries, no_listing) = (self.carries(&path), self.no_listing(&path));
             async move {
                 if let Some(fact) = cache.name(path.as_bytes()) {
                     return Ok(fact);

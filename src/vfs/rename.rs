@@ -21,7 +21,7 @@ use super::fact::{Marker, What};
 use super::inodes::Inode;
 use super::listing::FileFacts;
 use super::lookup::object_meta;
-use super::options::Conflict;
+use super::options::{Conflict, RootNames};
 use super::{Error, Result};
 use crate::store::{self, Condition, ErrorKind, Headers, Key, ListRequest, ObjectMeta, Op, PutRequest, SYMLINK_SIZE};
 use crate::writer::Frozen;
@@ -114,9 +114,11 @@ impl Edits {
     /// rename(2); `no_replace`: RENAME_NOREPLACE.
     ///
     /// # Errors
-    /// EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EINVAL for a directory into itself, EMFILE when too much is below it; else what the
+    /// EXDEV from one bucket to another, EEXIST, ENOTEMPTY, EISDIR, ENOTDIR, EINVAL for a directory into itself, EMFILE when too much is below it; else what the
     /// store said: then nothing has moved, or what did is in the log.
     pub async fn rename(&self, parent: Inode, name: &[u8], new_parent: Inode, new_name: &[u8], no_replace: bool) -> Result<()> {
+        self.names.check_may_change(parent)?;
+        self.names.check_may_change(new_parent)?;
         let (from, to, _locked) = loop {
             let [from, to] = [self.names.path(parent, name)?, self.names.path(new_parent, new_name)?];
             // As directories: that covers a file of that name too.
@@ -126,6 +128,9 @@ impl Edits {
                 break (from, to, locked);
             }
         };
+        if matches!(self.names.options.root_names, RootNames::Buckets { .. }) && bucket_of(&from) != bucket_of(&to) {
+            return Err(Error::OtherBucket);
+        }
         let _under_way = UnderWay::begin(self, &from, &to);
         let target = if from == to { None } else { self.hold(&to).await? };
         let there = match &target {
@@ -530,6 +535,11 @@ impl super::Names {
             None => self.on_unknown(&bare(to)),
         }
     }
+}
+
+/// The first component, which is a bucket where the root holds buckets.
+fn bucket_of(key: &Key) -> Option<&[u8]> {
+    key.as_bytes().split(|&byte| byte == b'/').next()
 }
 
 /// `object` after its directory was renamed.

@@ -106,8 +106,10 @@ impl Edits {
         let path = Key::from(path_of(&node));
         if node.kind() == Kind::Directory {
             self.names.own.set(&path, new, None);
-            // The root has no marker: its attributes live as long as the mount.
-            let stores = self.names.options.posix_attributes != PosixAttributes::Off && ino != Inode::ROOT;
+            // The root has no marker, nor has a bucket: its attributes live as long as the mount.
+            let stores = self.names.options.posix_attributes != PosixAttributes::Off
+                && ino != Inode::ROOT
+                && !self.names.is_root_of_bucket(path.as_bytes());
             return if stores { self.store_own_of_directory(&path, None).await } else { Ok(()) };
         }
         let (meta, _) = self.names.fresh_object(ino).await?;

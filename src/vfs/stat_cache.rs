@@ -17,11 +17,11 @@ use moka::sync::Cache;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
-use super::Options;
 use super::expiry::{Expiries, concerns_listing, is_below};
 use super::fact::{Fact, Listing, Marker, Page, What};
 use super::listing::{DirEntry, FileFacts};
 use super::ttl::{Ttl, Ttls};
+use super::{Options, RootNames};
 use crate::store::Key;
 use carrying::Carrying;
 use listings::Listings;
@@ -45,6 +45,8 @@ pub struct StatCache {
     readdir_optimize: bool,
     /// In which directories only a HEAD tells attributes.
     carrying: Carrying,
+    /// There may be names in the root that its listing does not show.
+    root_hides_names: bool,
     /// That a directory has more entries than are kept was said.
     told_too_large: Arc<AtomicBool>,
 }
@@ -67,6 +69,7 @@ impl StatCache {
             }),
             readdir_optimize: options.readdir_optimize,
             carrying: Carrying::new(options.posix_attributes, size),
+            root_hides_names: options.root_names == RootNames::Buckets { all_listed: false },
             told_too_large: Arc::default(),
         }
     }
@@ -307,7 +310,8 @@ impl StatCache {
     /// What the parent's listing, or a page of it, says of `path`.
     fn in_parent(&self, path: &[u8]) -> Option<Fact> {
         let (directory, name) = split(path);
-        let in_page = || self.listings.pages().absent_since(path);
+        let hides_names = self.root_hides_names && directory.is_empty();
+        let in_page = || self.listings.pages().absent_since(path).filter(|_| !hides_names);
         let Some(listing) = self.listing(directory) else {
             return in_page().map(|learnt| self.absent(learnt));
         };
@@ -315,6 +319,7 @@ impl StatCache {
         let page = listing.pages.get(page);
         match page.and_then(|page| page.find(name).map(|entry| (entry, page))) {
             Some((entry, page)) => Some(self.listed(entry, page)),
+            None if hides_names => None,
             // Names were created since it was small enough to be listed for them.
             None => Some(self.absent(in_page().map_or(listing.learnt, |learnt| learnt.max(listing.learnt)))),
         }

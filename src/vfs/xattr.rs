@@ -141,6 +141,9 @@ impl Edits {
         let node = self.names.node(ino)?;
         let path = Key::from(path_of(&node));
         if node.kind() == Kind::Directory {
+            if self.names.is_root_of_bucket(path.as_bytes()) {
+                return Err(Error::Unsupported);
+            }
             return self.store_own_of_directory(&path, Some(change)).await;
         }
         let (meta, _) = self.names.fresh_object(ino).await?;

@@ -7,6 +7,7 @@
 mod support;
 
 mod attributes;
+mod buckets;
 mod place;
 mod things;
 
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
             Ok(Completion::Completed)
         }
     }));
+    trials.extend(buckets::trials());
     support::mounts::run(trials)
 }
 

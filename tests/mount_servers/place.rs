@@ -207,8 +207,8 @@ fn mounted(source: &str, endpoint: &str, environment: &[(&'static str, &'static 
     flags.iter().fold(daemon, |daemon, flag| daemon.flag(flag)).start()
 }
 
-/// The client of Amazon, with an empty bucket.
-async fn bucket(endpoint: &str) -> Client {
+/// The client of Amazon.
+pub fn client(endpoint: &str) -> Client {
     let config = aws_sdk_s3::Config::builder()
         .behavior_version(BehaviorVersion::latest())
         .endpoint_url(endpoint)
@@ -218,7 +218,12 @@ async fn bucket(endpoint: &str) -> Client {
         // moto tells sums of objects in parts that are not theirs.
         .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
         .force_path_style(true);
-    let client = Client::from_conf(config.build());
+    Client::from_conf(config.build())
+}
+
+/// The same, with an empty bucket.
+async fn bucket(endpoint: &str) -> Client {
+    let client = client(endpoint);
     client.create_bucket().bucket(BUCKET).send().await.expect("a bucket can be made");
     client
 }

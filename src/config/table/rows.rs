@@ -68,13 +68,18 @@ pub static OPTIONS: &[Spec] = &[
     Spec {
         name: "source",
         has_flag: false,
-        help: "What to mount: s3://bucket[/prefix], oss://bucket[/prefix] or bucket[:/prefix]",
+        help: "What to mount: s3://bucket[/prefix], oss://bucket[/prefix], bucket[:/prefix], or s3:// for all buckets of the account",
         ..BUCKET
     },
     Spec {
         name: "mountpoint",
         has_flag: false,
         help: "Where: a directory, or /dev/fd/N for a descriptor that is mounted already",
+        ..BUCKET
+    },
+    Spec {
+        name: "buckets",
+        help: "With the source s3://: the buckets to mount as directories, separated by commas; without it all of the account",
         ..BUCKET
     },
     Spec { name: "bucket", has_flag: false, aliases: &[same("oss_bucket")], help: "The bucket, where SOURCE is not given", ..BUCKET },

@@ -6,6 +6,7 @@
 mod adapt;
 mod attributes;
 mod body;
+mod buckets;
 mod deletion;
 mod digests;
 mod documents;

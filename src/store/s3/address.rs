@@ -31,7 +31,7 @@ pub(super) enum AddressError {
 /// What the address of a bucket depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
-    /// A name, or the ARN of an access point.
+    /// A name, or the ARN of an access point. Empty: where buckets are listed.
     pub bucket: &'a str,
     pub region: &'a str,
     /// None: the addresses of AWS.
@@ -88,7 +88,7 @@ impl Wanted<'_> {
             }
         }
         let params = Params::builder()
-            .bucket(self.bucket)
+            .set_bucket(Some(self.bucket).filter(|bucket| !bucket.is_empty()).map(str::to_owned))
             .region(known_region)
             .force_path_style(self.path_style || is_numeric)
             .use_fips(self.fips)
@@ -183,6 +183,19 @@ mod tests {
                 let found = Wanted { path_style, ..wanted("data", region, None) }.resolve().await;
                 assert_eq!(found, Err(AddressError::Region(region.into())));
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn buckets_are_listed_at_the_endpoint_or_the_region() {
+        let endpoint = Endpoint::parse("https://s3.example.com:8080/gateway/").unwrap();
+        for (region, endpoint, base) in [
+            ("r", Some(&endpoint), "https://s3.example.com:8080/gateway"),
+            ("cn-north-1", None, "https://s3.cn-north-1.amazonaws.com.cn"),
+            ("us-east-1", None, "https://s3.us-east-1.amazonaws.com"),
+        ] {
+            let address = wanted("", region, endpoint).resolve().await.unwrap();
+            assert_eq!((address.base.as_str(), address.scheme.region()), (base, region));
         }
     }
 

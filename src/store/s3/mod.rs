@@ -3,6 +3,7 @@
 //! credentials and the arithmetic of signatures are used: the request pipeline of its clients costs several times the CPU of a small request (see `sign`).
 //! Invariant: all requests go to the same address.
 
+mod account;
 mod address;
 mod credentials;
 mod failure;
@@ -25,6 +26,7 @@ use super::clients::clients;
 use super::credentials::Rotating;
 use super::endpoint::Endpoint;
 use super::http_store::HttpStore;
+use super::leave::Clients;
 use super::listing::Tokens;
 use super::page::PageClient;
 use super::read_endpoint::{ReadEndpoint, options_near};
@@ -32,6 +34,7 @@ use super::redirect;
 use super::requests::{Tags, Voice};
 use super::{Error, ErrorKind, Identity, Key, ObjectStore, Op, Options, Result, Signature};
 use crate::metrics::Metrics;
+pub(super) use account::S3Account;
 use address::{Address, Wanted};
 use list::S3Lister;
 use sign::Signer;
@@ -39,25 +42,20 @@ use sign::Signer;
 /// Makes ready to ask for the bucket of `options`. Nothing is sent to it yet; only the metadata service may be asked for
 /// the region.
 pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<dyn ObjectStore>> {
-    let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
     let region = known_region(options).await?;
-    let source = credentials::source(&options.credentials, &options.bucket, &region).map_err(invalid)?;
-    let credentials = match options.signature {
-        Signature::None => None,
-        Signature::V4 => Some(Rotating::new(source)),
-        Signature::V1 => return Err(invalid("signature v1 is for OSS; S3 takes v4 or none".into())),
-    };
-
+    let credentials = credentials_of(options, &options.bucket, &region)?;
     let address = address(options, &region).await?;
     let Some(near) = options_near(options, Some(region.to_string())) else {
-        return Ok(Arc::new(store(options, address, credentials, Tags::default(), metrics)?));
+        let http = http_clients(options, &metrics)?;
+        return Ok(Arc::new(store(options, address, credentials, Tags::default(), http, metrics)?));
     };
     // Each may redirect to the other.
     let near_address = self::address(&near, &region).await?;
     let trusted = [url(&address)?, url(&near_address)?].map(|url| redirect::authority(&url));
     let trusting = |options: Options, address, tags| {
         let redirect_hosts = [&options.redirect_hosts[..], &trusted].concat();
-        store(&Options { redirect_hosts, ..options }, address, credentials.clone(), tags, metrics.clone())
+        let http = http_clients(&options, &metrics)?;
+        store(&Options { redirect_hosts, ..options }, address, credentials.clone(), tags, http, metrics.clone())
     };
     let (near, home) = (trusting(near, near_address, Tags::taken_for_strong())?, trusting(options.clone(), address, Tags::default())?);
     Ok(Arc::new(ReadEndpoint::new(Arc::new(near), Arc::new(home), metrics)))
@@ -68,17 +66,31 @@ fn store(
     address: Address,
     credentials: Option<Arc<Rotating>>,
     tags: Tags,
+    http: Clients,
     metrics: Arc<Metrics>,
 ) -> Result<HttpStore<Signer, S3Lister>> {
-    let failed = |error| format!("cannot set up TLS: {}", answer::innermost(&error));
-    let http = clients(options, &metrics);
-    let http = http.map_err(|error| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), failed(error)))?;
     let mut signer = Signer::new(address, credentials, options.requester_pays);
     signer.asks_sums = options.verify_reads;
     let signer = Arc::new(signer);
     let pages = PageClient::new(http.clone(), options, Tokens::Plain, Arc::clone(signer.clock()), Arc::clone(&metrics));
     let lister = S3Lister::new(pages, Arc::clone(&signer));
     Ok(HttpStore::new(http, options, signer, lister, tags, metrics))
+}
+
+fn http_clients(options: &Options, metrics: &Arc<Metrics>) -> Result<Clients> {
+    let failed = |error| format!("cannot set up TLS: {}", answer::innermost(&error));
+    clients(options, metrics).map_err(|error| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), failed(error)))
+}
+
+/// What signs the requests for `bucket`; None: nothing does.
+fn credentials_of(options: &Options, bucket: &str, region: &Region) -> Result<Option<Arc<Rotating>>> {
+    let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
+    let source = credentials::source(&options.credentials, bucket, region).map_err(invalid)?;
+    match options.signature {
+        Signature::None => Ok(None),
+        Signature::V4 => Ok(Some(Rotating::new(source))),
+        Signature::V1 => Err(invalid("signature v1 is for OSS; S3 takes v4 or none".into())),
+    }
 }
 
 /// The address of the bucket of `options`, and the region that requests are signed for.
@@ -110,7 +122,7 @@ async fn known_region(options: &Options) -> Result<Region> {
     region.ok_or_else(|| invalid("no region: set --region or AWS_REGION, or --endpoint for a store that is not AWS"))
 }
 
-/// Where the bucket is, and how requests for it are signed.
+/// Where the bucket is, or, of an account, where buckets are listed; and how requests for it are signed.
 async fn address(options: &Options, region: &Region) -> Result<Address> {
     let invalid = |message: String| Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message);
     let endpoint = options.endpoint.as_deref().map(Endpoint::parse).transpose().map_err(|error| invalid(error.to_string()))?;
