@@ -8,8 +8,8 @@ use super::source::{self, Source};
 use super::value::Value;
 use super::{Error, Program};
 use crate::store::{
-    self, Buckets, CaBundle, ContentTypes, CredentialOptions, Dialect, Exit, KeyFiles, Quirks, Signature, Sse, StaticKeys, UploadChecksum,
-    WebIdentity,
+    self, Arn, Buckets, CaBundle, ContentTypes, CredentialOptions, Dialect, Exit, KeyFiles, Quirks, Signature, Sse, StaticKeys,
+    UploadChecksum, WebIdentity,
 };
 
 /// How s3fs and ossfs ask for a key that a variable names.
@@ -113,7 +113,7 @@ impl Values {
         let endpoint = self.endpoint("endpoint", source)?;
         Ok(store::Options {
             dialect: source.dialect,
-            quirks: self.quirks(source.dialect, endpoint.as_deref())?,
+            quirks: self.quirks(source, endpoint.as_deref())?,
             bucket: source.bucket.clone(),
             buckets: self.buckets(source)?,
             endpoint,
@@ -155,9 +155,13 @@ impl Values {
         })
     }
 
-    fn quirks(&self, dialect: Dialect, endpoint: Option<&str>) -> Result<Quirks, Error> {
+    fn quirks(&self, source: &Source, endpoint: Option<&str>) -> Result<Quirks, Error> {
         let name = self.text("provider").unwrap_or_else(|| store::AUTO.into());
-        Quirks::of(&name, dialect, endpoint).map_err(|reason| self.refused("provider", name, reason))
+        // What is known of AWS is documented for general purpose buckets.
+        if name == store::AUTO && Arn::parse(&source.bucket).is_some_and(|arn| arn.is_of_outposts()) {
+            return Ok(Quirks::LEARNED);
+        }
+        Quirks::of(&name, source.dialect, endpoint).map_err(|reason| self.refused("provider", name, reason))
     }
 
     /// Which buckets are mounted where SOURCE names none. Whether they are names of buckets is for the store to say.
@@ -320,6 +324,16 @@ mod tests {
         assert_eq!(quirks(&[("endpoint", "http://127.0.0.1:9000")]).unwrap(), Quirks::LEARNED);
         let of_environment = store(&[("AWS_ENDPOINT_URL", "https://0123.r2.cloudflarestorage.com")], &[]).unwrap();
         assert_eq!(of_environment.quirks, r2);
+    }
+
+    #[test]
+    fn buckets_of_outposts_are_not_taken_for_those_of_a_region() {
+        let quirks = |arn: &str| {
+            let source = Source { dialect: Dialect::S3, bucket: arn.into(), prefix: String::new() };
+            Values::gather(&Input::default()).unwrap().store(&source).unwrap().quirks
+        };
+        assert_eq!(quirks("arn:aws:s3-outposts:us-west-2:123456789012:outpost/op-01/accesspoint/test"), Quirks::LEARNED);
+        assert_eq!(quirks("arn:aws:s3:us-west-2:123456789012:accesspoint/test"), Quirks::of("aws", Dialect::S3, None).unwrap());
     }
 
     #[test]

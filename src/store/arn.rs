@@ -40,6 +40,12 @@ impl<'a> Arn<'a> {
         is_known && !self.account.is_empty() && name.is_some_and(|name| !name.is_empty())
     }
 
+    /// Whether it is reached through an Outpost, whose buckets are no general purpose buckets.
+    #[must_use]
+    pub fn is_of_outposts(&self) -> bool {
+        self.service == "s3-outposts"
+    }
+
     /// Returns the bucket, where it is the ARN of one.
     #[must_use]
     pub fn bucket(&self) -> Option<&'a str> {
