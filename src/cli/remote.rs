@@ -131,6 +131,11 @@ impl Remote {
         let shown = source.to_string_lossy().into_owned();
         let (bucket, key) = split(source.as_bytes());
         let place = gather(&reach.flags.input(reach.config.as_deref(), vec![OsStr::from_bytes(bucket).to_owned()]))?;
+        if place.source.is_account() && !key.is_empty() {
+            return Err(Failure::usage(format!(
+                "source \"{shown}\": the bucket is missing: write s3://BUCKET/KEY, or s3:// for the buckets of the account"
+            )));
+        }
         let location = Location::describe(&place.store);
         let failed = |error| refused("ask", &location, &error);
         let metrics = Arc::new(Metrics::default());

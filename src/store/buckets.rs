@@ -85,12 +85,17 @@ impl<'k> Routed<'k> {
     fn object(&self, op: Op, key: &Key) -> Result<Key> {
         match self.rest {
             b"" => Ok(Key::from(OWN_MARKER)),
-            rest if rest.starts_with(OWN_DIRECTORY) => {
-                Err(Error::new(ErrorKind::Invalid, op, key, "names below .windlass are kept for windlass itself"))
+            rest if is_own(rest) => {
+                Err(Error::new(ErrorKind::Invalid, op, key, ".windlass and names below it are kept for windlass itself"))
             }
             rest => Ok(Key::from(rest)),
         }
     }
+}
+
+/// Whether `key` of a bucket is the directory that a mount keeps for itself, a file in its place, or below it.
+fn is_own(key: &[u8]) -> bool {
+    key.starts_with(OWN_DIRECTORY) || OWN_DIRECTORY.strip_suffix(b"/") == Some(key)
 }
 
 /// `key` of `bucket` as a key of the whole store.
@@ -223,7 +228,7 @@ impl<A: Account> BucketRouter<A> {
     /// `page` of the listing of `routed` as a page of the whole store.
     fn outer_page(&self, routed: &Routed<'_>, request: &ListRequest, page: ListPage) -> ListPage {
         let hides = OWN_DIRECTORY.starts_with(routed.rest) || routed.rest.starts_with(OWN_DIRECTORY);
-        let is_shown = |key: &Key| !hides || !key.as_bytes().starts_with(OWN_DIRECTORY);
+        let is_shown = |key: &Key| !hides || !is_own(key.as_bytes());
         let mut sums = page.sums.into_iter();
         let mut outer = ListPage { next: page.next, ..ListPage::default() };
         let begins = request.token.is_none() && request.after.as_ref().is_none_or(|after| *after < request.prefix);

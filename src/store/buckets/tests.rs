@@ -152,7 +152,14 @@ async fn what_a_bucket_keeps_for_its_mount_is_its_marker_and_not_shown() {
         let shown = world.list(prefix, delimited, 1000).await.unwrap();
         assert!(shown.iter().all(|key| !key.contains("windlass")), "{shown:?}");
     }
-    assert_eq!(world.store.head(&"one/.windlass/attributes".into()).await.unwrap_err().kind, ErrorKind::Invalid);
+    // Nor is a file made in its place.
+    for own in ["one/.windlass/attributes", "one/.windlass"] {
+        assert_eq!(world.store.head(&own.into()).await.unwrap_err().kind, ErrorKind::Invalid, "{own}");
+        let put = PutRequest { key: own.into(), ..put.clone() };
+        assert_eq!(world.store.put(&put).await.unwrap_err().kind, ErrorKind::Invalid, "{own}");
+    }
+    world.bucket("one").put(".windlass", "by another client");
+    assert!(world.list("one/", true, 1000).await.unwrap().iter().all(|key| !key.contains("windlass")));
 }
 
 #[tokio::test]

@@ -45,6 +45,11 @@ impl Feature {
         !self.is_missing && self.refused.lock().is_none_or(|refused| refused.elapsed() >= TRIED_AGAIN_AFTER)
     }
 
+    /// Whether the store is known not to support it, and this is the first time that anybody asks.
+    pub fn is_first_without(&self) -> bool {
+        self.is_missing && self.refused.lock().replace(Instant::now()).is_none()
+    }
+
     /// Records a refusal. Returns whether it was the first one.
     fn on_refused(&self, now: Instant) -> bool {
         self.refused.lock().replace(now).is_none()
@@ -379,7 +384,14 @@ impl Requests {
                 headers.insert(self.names.vendor("forbid-overwrite"), HeaderValue::from_static("true"));
             }
             (Dialect::Oss, Condition::Is(_)) => look = true,
-            (Dialect::S3, _) if !self.conditions.of(op, condition).is_taken() => look = true,
+            (Dialect::S3, _) if !self.conditions.of(op, condition).is_taken() => {
+                if op != Op::Delete && self.conditions.of(op, condition).is_first_without() {
+                    warn!(
+                        "the provider knows no conditional writes: looking before each instead, which leaves a gap between the two (--provider)"
+                    );
+                }
+                look = true;
+            }
             (Dialect::S3, Condition::Is(etag)) if etag.is_weak() || self.tags.are_weak() => look = true,
             (Dialect::S3, Condition::Absent) => {
                 headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));

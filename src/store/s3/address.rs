@@ -2,6 +2,7 @@
 //! Invariant: a region is one label of a host name and nothing more.
 
 use aws_sdk_s3::config::endpoint::{DefaultResolver, Params, ResolveEndpoint};
+use reqwest::Url;
 
 use crate::store::answer::innermost;
 use crate::store::arn::Arn;
@@ -19,6 +20,8 @@ pub(super) enum AddressError {
     ArnAtNumber(String),
     #[error("{0} is for the addresses of AWS: leave it out, or --endpoint")]
     OwnEndpoint(&'static str),
+    #[error("{0} has an address of AWS alone, and the endpoint is another: leave out --endpoint, and AWS_ENDPOINT_URL")]
+    OfAwsAlone(String),
     /// The rules have no address for the combination.
     #[error("{reason}: {advice}")]
     NoRule { reason: String, advice: String },
@@ -118,7 +121,12 @@ impl Wanted<'_> {
             "sigv4-s3express" => return Err(AddressError::Express),
             other => return Err(AddressError::Unknown(format!("the signature {other}"))),
         };
-        Ok(Address { base: found.url().trim_end_matches('/').to_owned(), scheme })
+        let base = found.url().trim_end_matches('/').to_owned();
+        // For some names the rules pass over the endpoint, and the requests, with their data, would leave for another place than the one that was named.
+        if self.endpoint.is_some_and(|endpoint| !is_below(&base, endpoint)) {
+            return Err(AddressError::OfAwsAlone(self.bucket.to_owned()));
+        }
+        Ok(Address { base, scheme })
     }
 
     /// The options that choose among the addresses of AWS.
@@ -138,6 +146,13 @@ impl Wanted<'_> {
             _ => format!("leave out one of {}", given.join(", ")),
         }
     }
+}
+
+/// Whether the host of `base` is that of `endpoint` or has labels before it.
+fn is_below(base: &str, endpoint: &Endpoint) -> bool {
+    let host = Url::parse(base).ok().and_then(|base| base.host_str().map(str::to_owned)).unwrap_or_default();
+    let of_endpoint = endpoint.url().host_str().unwrap_or_default();
+    host.strip_suffix(of_endpoint).is_some_and(|labels| labels.is_empty() || labels.ends_with('.'))
 }
 
 /// Letters, digits and hyphens: the region is a part of the host name, and whatever else it holds would lead to another host.
@@ -184,6 +199,15 @@ mod tests {
                 assert_eq!(found, Err(AddressError::Region(region.into())));
             }
         }
+    }
+
+    #[tokio::test]
+    async fn an_endpoint_is_never_passed_over() {
+        let endpoint = Endpoint::parse("http://localhost:9000").unwrap();
+        let multi_region = "arn:aws:s3::123456789012:accesspoint/mfzwi23gnjvgw.mrap";
+        let found = wanted(multi_region, "us-east-1", Some(&endpoint)).resolve().await;
+        assert_eq!(found, Err(AddressError::OfAwsAlone(multi_region.into())));
+        assert!(wanted(multi_region, "us-east-1", None).resolve().await.is_ok());
     }
 
     #[tokio::test]
