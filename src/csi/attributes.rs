@@ -189,7 +189,7 @@ fn check(source: &str, options: &BTreeMap<String, String>, args: &[String]) -> R
         }
         error => error.to_string(),
     })?;
-    // Whoever may name a volume must not get every bucket of the node's credentials for an attribute that was left empty.
+    // An empty attribute of a volume must not give access to every bucket of the node's credentials.
     if settings.source.is_account() {
         return Err("no bucket: a volume is one bucket, or a prefix of one (s3://bucket/prefix)".into());
     }

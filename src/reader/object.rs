@@ -78,6 +78,14 @@ impl Held {
     fn is_windowed(&self) -> bool {
         self.extent.windowed && !self.stays && !self.extent.is_being_kept()
     }
+
+    /// Ends its fetch, and with it the waiting for it.
+    fn give_up(&self) {
+        if let Some(fetch) = &self.fetch {
+            fetch.abort();
+        }
+        self.extent.fail(ReadError::GivenUp);
+    }
 }
 
 /// The window of a sequential stream.
@@ -561,10 +569,7 @@ impl State {
             if held.extent.is_wanted() || !held.extent.cancel_queued() {
                 continue;
             }
-            if let Some(fetch) = &held.fetch {
-                fetch.abort();
-            }
-            held.extent.fail(ReadError::GivenUp);
+            held.give_up();
             self.extents.remove(&start);
             cancelled += 1;
         }
@@ -598,10 +603,7 @@ impl State {
             // A body that is nearly here is left to arrive: closing its connection would cost more than the rest.
             if held.extent.missing_bytes() > DRAIN_BYTES && held.extent.failure().is_none() {
                 cancelled += 1;
-                if let Some(fetch) = &held.fetch {
-                    fetch.abort();
-                }
-                held.extent.fail(ReadError::GivenUp);
+                held.give_up();
             }
             self.extents.remove(&start);
         }

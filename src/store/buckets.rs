@@ -125,7 +125,7 @@ impl Target {
 }
 
 impl<A: Account> BucketRouter<A> {
-    /// The buckets of `account`; none is asked for anything yet.
+    /// Routes to the buckets of `account`. Sends no request.
     pub fn new(account: A, buckets: Buckets) -> Self {
         Self { account, buckets, opened: Mutex::default(), began: SystemTime::now() }
     }
@@ -138,7 +138,7 @@ impl<A: Account> BucketRouter<A> {
         is_shown && check_bucket(true, name).is_ok()
     }
 
-    /// The store of one bucket, opened by the first who asks for it.
+    /// Returns the store of one bucket, which the first call opens.
     async fn bucket(&self, name: &str) -> Result<Arc<dyn ObjectStore>> {
         if !self.may_exist(name) {
             return Err(Error::new(ErrorKind::NoSuchBucket, Op::Head, &Key::root(), "there is no bucket of this name"));
@@ -146,7 +146,7 @@ impl<A: Account> BucketRouter<A> {
         let cell = Arc::clone(self.opened.lock().entry(name.to_owned()).or_default());
         let opened = cell.get_or_try_init(|| self.account.open_bucket(name)).await.cloned();
         if opened.is_err() {
-            // Names that nobody has are not remembered, however many are asked for.
+            // A lookup of a name that is no bucket must not use memory for good.
             self.opened.lock().retain(|other, cell| other != name || cell.initialized());
         }
         opened
@@ -163,7 +163,7 @@ impl<A: Account> BucketRouter<A> {
         let inner = routed.object(op, key)?;
         match self.bucket(routed.bucket).await {
             Ok(store) => Ok(Target { bucket: routed.bucket.to_owned(), store, key: inner }),
-            // What is asked for in a bucket that does not exist is not there either.
+            // An object in a bucket that does not exist is absent.
             Err(error) if error.kind == ErrorKind::NoSuchBucket && op == Op::Head => {
                 Err(Error { kind: ErrorKind::NotFound, op, key: key.clone(), ..error })
             }

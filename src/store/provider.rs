@@ -1,5 +1,5 @@
 //! What is known of the stores that speak S3: one line for each provider, with the source of each fact. Pure. Invariant: what a line leaves at
-//! [`Quirks::LEARNED`] is found out from answers, as it is for a store that nobody has named.
+//! [`Quirks::LEARNED`] is found out from answers, as for a store without `--provider`.
 
 use super::Dialect;
 use super::endpoint::Endpoint;

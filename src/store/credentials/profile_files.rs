@@ -1,4 +1,4 @@
-//! Files of profiles that other programs made: who else can read or write them.
+//! Access modes of profile files, which other programs write: which of them other users can read or write.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

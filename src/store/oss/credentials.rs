@@ -51,6 +51,15 @@ struct Provider {
 }
 
 impl Provider {
+    fn new(
+        name: impl Into<String>,
+        context: &Context,
+        provider: impl ProvideCredentialDyn<Credential = Credential>,
+        files: Vec<PathBuf>,
+    ) -> Self {
+        Self { name: name.into(), context: context.clone(), provider: Arc::new(provider), files, profile_files: None }
+    }
+
     async fn find(&self) -> Result<Option<Keys>, String> {
         let found = self.provider.provide_credential_dyn(&self.context).await.map_err(|error| self.failed(&error))?;
         if let Some(checks) = self.profile_files.as_ref().filter(|_| found.is_some()) {
@@ -177,8 +186,7 @@ fn provider(
     provider: impl ProvideCredentialDyn<Credential = Credential>,
     files: Vec<PathBuf>,
 ) -> Place {
-    let (context, provider) = (context.clone(), Arc::new(provider));
-    Place::Provider(Box::new(Provider { name: name.into(), context, provider, files, profile_files: None }))
+    Place::Provider(Box::new(Provider::new(name, context, provider, files)))
 }
 
 /// A provider whose keys come from the files of profiles, unless the environment has some.
@@ -191,8 +199,7 @@ fn profiles(
 ) -> Place {
     let in_environment = || ["OSS_ACCESS_KEY_ID", "ALIBABA_CLOUD_ACCESS_KEY_ID"].iter().any(|name| env.var(name).is_some());
     let profile_files = (is_named || !in_environment()).then(ProfileFiles::default);
-    let (context, provider) = (context.clone(), Arc::new(provider));
-    Place::Provider(Box::new(Provider { name: name.into(), context, provider, files: profile_files_of(env), profile_files }))
+    Place::Provider(Box::new(Provider { profile_files, ..Provider::new(name, context, provider, profile_files_of(env)) }))
 }
 
 /// What the options name.

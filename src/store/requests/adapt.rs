@@ -45,7 +45,7 @@ impl Feature {
         !self.is_missing && self.refused.lock().is_none_or(|refused| refused.elapsed() >= TRIED_AGAIN_AFTER)
     }
 
-    /// Whether the store is known not to support it, and this is the first time that anybody asks.
+    /// Returns true for the first call of a feature that the store is known not to support.
     pub fn is_first_without(&self) -> bool {
         self.is_missing && self.refused.lock().replace(Instant::now()).is_none()
     }

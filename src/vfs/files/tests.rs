@@ -1,10 +1,10 @@
-use async_trait::async_trait;
-
 use std::time::Duration;
+
+use async_trait::async_trait;
 
 use super::*;
 use crate::budget::{self, Budget};
-use crate::store::memory::Memory;
+use crate::store::memory::{Fault, Latency, Memory, Plan, Rule};
 use crate::store::{Key, ListPage, ListRequest, ObjectStore, Op, RangeRequest, RangeSink};
 use crate::vfs::Options;
 use crate::vfs::open_file::REPEATED_WITHIN;
@@ -189,33 +189,18 @@ async fn one_that_stays_with_a_longer_version_counts_as_a_reader_of_the_pages_of
     assert!(next != ino);
 }
 
-/// A store that answers no GET, and says so after ten seconds.
-#[derive(Debug)]
-struct Silent(Memory);
-
-#[async_trait]
-impl ObjectStore for Silent {
-    async fn head(&self, key: &Key) -> store::Result<ObjectMeta> {
-        self.0.head(key).await
-    }
-
-    async fn list(&self, request: &ListRequest) -> store::Result<ListPage> {
-        self.0.list(request).await
-    }
-
-    async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> store::Result<()> {
-        let _ = self.0.get_range(request, sink).await;
-        tokio::time::sleep(Duration::from_secs(10)).await;
-        Err(store::Error::new(store::ErrorKind::Timeout, Op::Get, &request.key, "no answer"))
-    }
+/// A store of one object whose GETs fail after ten seconds.
+fn silent(size: u64) -> Memory {
+    let store = Memory::new(Plan { first_byte: Latency::Fixed(Duration::from_secs(10)), ..Plan::default() });
+    store.put_synthetic("a", size);
+    store.fault(Rule::new(Fault::Error(ErrorKind::Timeout)).op(Op::Get));
+    store
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_the_kernel_repeats_after_a_long_wait_has_the_same_answer_once() {
     for direct in [false, true] {
-        let store = Memory::default();
-        store.put_synthetic("a", 4096);
-        let (names, files) = mounted(Silent(store.clone()));
+        let (names, files) = mounted(silent(4096));
         let opened = files.try_open(listed(&names).await, direct).unwrap().unwrap();
         let file = files.get(opened.handle).unwrap();
         let begin = || file.begin(1, 0, 4096);
@@ -231,9 +216,7 @@ async fn what_the_kernel_repeats_after_a_long_wait_has_the_same_answer_once() {
 
 #[tokio::test(start_paused = true)]
 async fn who_asks_again_later_or_for_another_page_is_not_answered_from_a_failure_before() {
-    let store = Memory::default();
-    store.put_synthetic("a", 8192);
-    let (names, files) = mounted(Silent(store));
+    let (names, files) = mounted(silent(8192));
     let ino = listed(&names).await;
     for (offset, after) in [(4096, Duration::ZERO), (0, REPEATED_WITHIN)] {
         let file = files.get(files.try_open(ino, false).unwrap().unwrap().handle).unwrap();
