@@ -27,6 +27,7 @@ use tokio::runtime::Runtime;
 use super::place::{Kind, client};
 use super::support::mounts::{Daemon, Mount, trial, trial_unless};
 use super::support::{ACCESS_KEY, REGION, SECRET_KEY};
+use super::things::names;
 
 /// Where the bucket `far` is.
 const FAR: &str = "eu-far-1";
@@ -142,16 +143,6 @@ impl Service<Request<Incoming>> for Front {
         }
         .boxed()
     }
-}
-
-#[track_caller]
-fn names(directory: &Path) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(directory)
-        .expect("it can be listed")
-        .map(|entry| entry.expect("it can be listed").file_name().into_string().expect("our names are text"))
-        .collect();
-    names.sort_unstable();
-    names
 }
 
 #[track_caller]

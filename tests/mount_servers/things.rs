@@ -89,7 +89,7 @@ fn stored(place: &Place, key: &str, expected: &[u8]) {
     same(&place.get(key).unwrap_or_else(|| panic!("there is no {key}")), expected);
 }
 
-fn names(path: &Path) -> Vec<String> {
+pub fn names(path: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(path).expect("it can be listed").map(|entry| entry.expect("it is told").file_name().into_string().unwrap()).collect();
     names.sort();
