@@ -28,6 +28,7 @@ pub const ALL: &[(&str, crate::Test)] = tests![
     multipart_with_part_checksums_completes_where_they_must_be,
     an_upload_whose_checksums_are_refused_late_is_begun_anew,
     a_chosen_checksum_goes_with_every_body,
+    each_upload_checksum_meets_each_kind_of_server,
     payloads_without_tls_are_signed_until_checksums_are,
     bodies_carry_md5_where_no_checksum_is_acknowledged,
     weak_tags_are_read_copied_and_replaced_like_strong_ones,
@@ -393,6 +394,75 @@ async fn a_chosen_checksum_goes_with_every_body() {
     server.behave(Habits { no_checksums: true, ..Habits::default() });
     assert_eq!(bench.put("a", b"body", Condition::Any).await, Err(ErrorKind::Invalid));
     assert_eq!(bench.count(Op::Put), 1);
+}
+
+/// Which sums each body came with, in the order of the requests, and how the server answered them.
+fn sums_sent(server: &S3Server, kind: Kind) -> String {
+    let of = |request: &crate::support::Request| {
+        let sums = request.amz.keys().filter_map(|name| name.strip_prefix("x-amz-checksum-"));
+        let sums: Vec<&str> = sums.chain(request.content_md5.iter().map(|_| "md5")).collect();
+        format!("{}:{}", if sums.is_empty() { "none".into() } else { sums.join("+") }, request.status)
+    };
+    server.of_kind(kind).iter().map(of).collect::<Vec<_>>().join(" ")
+}
+
+async fn each_upload_checksum_meets_each_kind_of_server() {
+    use UploadChecksum::{Auto, Crc32c, Crc64Nvme, Md5, None};
+    let refuses = Habits { no_checksums: true, ..Habits::default() };
+    let ignores = Habits { silent_checksums: true, ..Habits::default() };
+    let echoes = Habits::default();
+    let requires = Habits { requires_checksums: true, ..Habits::default() };
+    let echoes_another = Habits { wrong_checksums: true, ..Habits::default() };
+    let (invalid, corrupt) = (Some(ErrorKind::Invalid), Some(ErrorKind::Corrupt));
+    // The sums of two small objects, of the request that begins an upload and of its first part; and how each of the four ended.
+    for (habits, checksum, sums, failure) in [
+        // Under `auto` a refusal is learned from; another choice is never changed.
+        (refuses, Auto, ["crc64nvme:400 md5:200 md5:200", "none:200", "md5:200"], Option::None),
+        (refuses, Crc64Nvme, ["crc64nvme:400 crc64nvme:400", "algorithm+type:400", ""], invalid),
+        (refuses, Crc32c, ["crc32c:400 crc32c:400", "algorithm:400", ""], invalid),
+        (refuses, Md5, ["md5:200 md5:200", "none:200", "md5:200"], Option::None),
+        (refuses, None, ["none:200 none:200", "none:200", "none:200"], Option::None),
+        (ignores, Auto, ["crc64nvme:200 crc64nvme+md5:200", "algorithm+type:200", "md5:200"], Option::None),
+        (ignores, Crc64Nvme, ["crc64nvme:200 crc64nvme:200", "algorithm+type:200", "crc64nvme:200"], Option::None),
+        (ignores, Crc32c, ["crc32c:200 crc32c:200", "algorithm:200", "crc32c:200"], Option::None),
+        (ignores, Md5, ["md5:200 md5:200", "none:200", "md5:200"], Option::None),
+        (ignores, None, ["none:200 none:200", "none:200", "none:200"], Option::None),
+        (echoes, Auto, ["crc64nvme:200 crc64nvme:200", "algorithm+type:200", "crc64nvme:200"], Option::None),
+        (echoes, Crc64Nvme, ["crc64nvme:200 crc64nvme:200", "algorithm+type:200", "crc64nvme:200"], Option::None),
+        (echoes, Crc32c, ["crc32c:200 crc32c:200", "algorithm:200", "crc32c:200"], Option::None),
+        (echoes, Md5, ["md5:200 md5:200", "none:200", "md5:200"], Option::None),
+        (echoes, None, ["none:200 none:200", "none:200", "none:200"], Option::None),
+        (requires, Auto, ["crc64nvme:200 crc64nvme:200", "algorithm+type:200", "crc64nvme:200"], Option::None),
+        (requires, Crc64Nvme, ["crc64nvme:200 crc64nvme:200", "algorithm+type:200", "crc64nvme:200"], Option::None),
+        (requires, Crc32c, ["crc32c:200 crc32c:200", "algorithm:200", "crc32c:200"], Option::None),
+        (requires, Md5, ["md5:200 md5:200", "none:200", "md5:200"], Option::None),
+        (requires, None, ["none:400 none:400", "none:200", "none:400"], invalid),
+        // A sum that is another one is a damaged body: each is sent twice, as with one retry.
+        (echoes_another, Auto, [&["crc64nvme:200"; 4].join(" "), "algorithm+type:200", "crc64nvme:200 crc64nvme:200"], corrupt),
+        (echoes_another, Crc64Nvme, [&["crc64nvme:200"; 4].join(" "), "algorithm+type:200", "crc64nvme:200 crc64nvme:200"], corrupt),
+        (echoes_another, Crc32c, [&["crc32c:200"; 4].join(" "), "algorithm:200", "crc32c:200 crc32c:200"], corrupt),
+        (echoes_another, Md5, ["md5:200 md5:200", "none:200", "md5:200"], Option::None),
+        (echoes_another, None, ["none:200 none:200", "none:200", "none:200"], Option::None),
+    ] {
+        let bench = Bench::s3(|options| Options { upload_checksum: checksum, retries: 1, ..options }).await;
+        let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+        server.behave(habits);
+        let row = format!("{checksum:?}, {habits:?}");
+        for body in [b"one", b"two"] {
+            assert_eq!(bench.put("a", body, Condition::Any).await.err(), failure, "{row}");
+        }
+        let upload = bench.store.create_upload(&UploadRequest::new(&key("b"), &Headers::default())).await;
+        let part = match &upload {
+            Ok(upload) => bench.store.upload_part(upload, 1, content(1, 70_000).into()).await,
+            Err(error) => Err(error.clone()),
+        };
+        assert_eq!(part.as_ref().err().map(|error| error.kind), failure, "{row}");
+        if let (Ok(upload), Ok(part)) = (upload, part) {
+            bench.store.complete_upload(&upload, &[part], &Condition::Any).await.unwrap();
+            assert!(bench.read("a").await == b"two" && bench.read("b").await == content(1, 70_000), "{row}");
+        }
+        assert_eq!([Kind::Put, Kind::CreateUpload, Kind::UploadPart].map(|kind| sums_sent(server, kind)), sums, "{row}");
+    }
 }
 
 async fn payloads_without_tls_are_signed_until_checksums_are() {

@@ -39,6 +39,8 @@ struct Objects {
 pub struct Habits {
     /// It knows no checksums and says so.
     pub no_checksums: bool,
+    /// It refuses bodies of objects and parts that come with neither a checksum nor Content-MD5, as S3 does in buckets with object lock.
+    pub requires_checksums: bool,
     /// It ignores checksums, Content-MD5 included, and says nothing.
     pub silent_checksums: bool,
     /// Its tags look like MD5s and are something else.

@@ -67,19 +67,38 @@ impl Objects {
         }
     }
 
-    /// Checks the sum that came with a body, and tells the one of the store.
+    /// Refuses a body without any sum where one is required.
+    fn require_sum(&self, sums: &[Option<&String>]) -> S3Result<()> {
+        match self.habits.requires_checksums && sums.iter().all(Option::is_none) {
+            true => Err(s3_error!(InvalidRequest, "Missing required header for this request: Content-MD5 OR x-amz-checksum-*")),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks the CRC-64 that came with a body, and returns the one of the store.
     fn sum(&self, sent: Option<&String>, content: &[u8]) -> S3Result<Option<u64>> {
-        if self.habits.silent_checksums {
-            return Ok(None);
-        }
-        let Some(sent) = sent else { return Ok(None) };
+        let own = || Polynomial::Nvme.of(content);
+        let is_checked = self.check_sum("CRC64NVME", sent, || in_base64(own()))?;
+        Ok(is_checked.then(own))
+    }
+
+    /// Checks the CRC-32C that came with a body, and returns the one that the store tells.
+    fn crc32c(&self, sent: Option<&String>, content: &[u8]) -> S3Result<Option<String>> {
+        let own = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, content) as u32;
+        let text = |sum: u32| BASE64_STANDARD.encode(sum.to_be_bytes());
+        let is_checked = self.check_sum("CRC32C", sent, || text(own))?;
+        Ok(is_checked.then(|| text(own ^ u32::from(self.habits.wrong_checksums))))
+    }
+
+    /// Whether a sum came and was looked at; an error where it is another one than `own`.
+    fn check_sum(&self, algorithm: &str, sent: Option<&String>, own: impl Fn() -> String) -> S3Result<bool> {
+        let Some(sent) = sent.filter(|_| !self.habits.silent_checksums) else { return Ok(false) };
         if self.habits.no_checksums {
-            return Err(s3_error!(InvalidArgument, "Value for x-amz-checksum-crc64nvme header is invalid."));
+            return Err(s3_error!(InvalidArgument, "Value for x-amz-checksum-{} header is invalid.", algorithm.to_lowercase()));
         }
-        let own = Polynomial::Nvme.of(content);
-        match *sent == in_base64(own) {
-            true => Ok(Some(own)),
-            false => Err(s3_error!(BadDigest, "The CRC64NVME you specified did not match the calculated checksum.")),
+        match *sent == own() {
+            true => Ok(true),
+            false => Err(s3_error!(BadDigest, "The {algorithm} you specified did not match the calculated checksum.")),
         }
     }
 
@@ -139,7 +158,9 @@ impl Bucket {
         let mut objects = self.lock();
         objects.meets(&input.key, input.if_match.as_ref(), input.if_none_match.as_ref())?;
         objects.check_md5(input.content_md5.as_ref(), &content)?;
-        let crc64 = objects.sum(input.checksum_crc64nvme.as_ref(), &content)?;
+        let sums = (input.checksum_crc64nvme.as_ref(), input.checksum_crc32c.as_ref());
+        objects.require_sum(&[input.content_md5.as_ref(), sums.0, sums.1])?;
+        let (crc64, checksum_crc32c) = (objects.sum(sums.0, &content)?, objects.crc32c(sums.1, &content)?);
         let about = About {
             etag: Some(objects.habits.tag(&content)),
             content_type: input.content_type,
@@ -161,6 +182,7 @@ impl Bucket {
             e_tag: etag,
             server_side_encryption: encryption,
             checksum_crc64nvme: objects.told(crc64),
+            checksum_crc32c,
             ..Default::default()
         }))
     }
@@ -227,11 +249,14 @@ impl Bucket {
         if input.checksum_crc64nvme.is_some() && objects.habits.refuses_sums == Some(Refusing::Parts) {
             return Err(s3_error!(InvalidArgument, "Value for x-amz-checksum-crc64nvme header is invalid."));
         }
-        let crc64 = objects.sum(input.checksum_crc64nvme.as_ref(), &content)?;
+        let sums = (input.checksum_crc64nvme.as_ref(), input.checksum_crc32c.as_ref());
+        objects.require_sum(&[input.content_md5.as_ref(), sums.0, sums.1])?;
+        let (crc64, checksum_crc32c) = (objects.sum(sums.0, &content)?, objects.crc32c(sums.1, &content)?);
         objects.check_md5(input.content_md5.as_ref(), &content)?;
         let etag = objects.habits.header(objects.habits.tag(&content));
         objects.uploading(&input.key, &input.upload_id)?.parts.insert(input.part_number, content);
-        Ok(S3Response::new(UploadPartOutput { e_tag: Some(etag), checksum_crc64nvme: objects.told(crc64), ..Default::default() }))
+        let checksum_crc64nvme = objects.told(crc64);
+        Ok(S3Response::new(UploadPartOutput { e_tag: Some(etag), checksum_crc64nvme, checksum_crc32c, ..Default::default() }))
     }
 
     pub(super) fn upload_part_copy(&self, input: UploadPartCopyInput) -> S3Result<S3Response<UploadPartCopyOutput>> {
@@ -292,7 +317,7 @@ impl Bucket {
             let content = part.part_number.and_then(|number| uploading.parts.get(&number)).ok_or_else(|| s3_error!(InvalidPart))?;
             let tag = habits.tag(content);
             let sum = uploading.checked.then(|| in_base64(Polynomial::Nvme.of(content)));
-            let has_sum = part.checksum_crc64nvme.is_some() || habits.wants_part_sums;
+            let has_sum = !habits.silent_checksums && (part.checksum_crc64nvme.is_some() || habits.wants_part_sums);
             if part.e_tag != Some(ETag::Strong(tag.clone())) || (has_sum && part.checksum_crc64nvme != sum) {
                 return Err(s3_error!(InvalidPart));
             }
