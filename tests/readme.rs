@@ -73,7 +73,9 @@ fn the_table_of_providers_is_the_table_of_the_program() {
             Support::Yes => "yes".to_owned(),
             Support::No => "no".to_owned(),
         };
-        let Quirks { path_style, region, dotted_buckets, crc64nvme, object_acls, object_tags, equal_parts, .. } = *quirks;
+        let Quirks {
+            path_style, region, dotted_buckets, crc64nvme, object_acls, object_tags, equal_parts, conditional_part_copies, ..
+        } = *quirks;
         vec![
             format!("`{name}`"),
             or_dash(domains.join(", ")),
@@ -83,6 +85,7 @@ fn the_table_of_providers_is_the_table_of_the_program() {
             learned(crc64nvme),
             support(quirks.conditional_writes),
             support(quirks.conditional_deletes),
+            yes_or(conditional_part_copies, "no"),
             learned(object_acls),
             learned(object_tags),
             yes_or(equal_parts, "no"),

@@ -31,6 +31,8 @@ pub struct Quirks {
     pub conditional_writes: Support,
     /// `If-Match` of DeleteObject.
     pub conditional_deletes: Support,
+    /// `x-amz-copy-source-if-match` of UploadPartCopy. Where it is not supported the version of the source is read after each part.
+    pub conditional_part_copies: bool,
     /// Whether objects have access lists of their own.
     pub object_acls: bool,
     /// Whether objects have tags.
@@ -48,6 +50,7 @@ impl Quirks {
         crc64nvme: true,
         conditional_writes: Support::Learned,
         conditional_deletes: Support::Learned,
+        conditional_part_copies: true,
         object_acls: true,
         object_tags: true,
         equal_parts: false,
@@ -151,6 +154,8 @@ pub static PROVIDERS: &[Provider] = &[
             // Of PutObject and CompleteMultipartUpload, and not of DeleteObject: https://developers.cloudflare.com/r2/api/s3/conditional-operations/
             conditional_writes: Support::Yes,
             conditional_deletes: Support::No,
+            // UploadPartCopy is there without its conditions: https://developers.cloudflare.com/r2/api/s3/api/
+            conditional_part_copies: false,
             // https://developers.cloudflare.com/r2/objects/multipart-objects/
             equal_parts: true,
             ..Quirks::LEARNED

@@ -35,6 +35,7 @@ pub const ALL: &[(&str, crate::Test)] = tests![
     an_endpoint_without_conditions_is_looked_at_before,
     an_endpoint_that_took_a_condition_is_never_written_without,
     what_a_provider_is_known_to_lack_is_never_tried,
+    the_source_of_a_copied_part_is_compared_afterwards_where_the_store_cannot,
     a_condition_that_a_provider_compares_is_never_left_out,
     an_error_that_comes_after_success_is_tried_again,
     a_body_that_does_not_move_is_given_up,
@@ -600,6 +601,28 @@ async fn an_endpoint_that_took_a_condition_is_never_written_without() {
 }
 
 /// Each of these would be tried first of a store of which nothing is known; conditions that are ignored would not even be found out.
+async fn the_source_of_a_copied_part_is_compared_afterwards_where_the_store_cannot() {
+    for conditional_part_copies in [true, false] {
+        let quirks = Quirks { conditional_part_copies, ..Quirks::LEARNED };
+        let bench = Bench::s3(|options| Options { quirks, ..options }).await;
+        let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
+        let old = bench.put("source", &content(1, 50_000), Condition::Any).await.unwrap();
+        let new = bench.put("source", &content(2, 50_000), Condition::Any).await.unwrap();
+        let (upload, mut parts) = bench.begin("a").await;
+        let part = |etag: ETag| PartCopy { source: key("source"), etag, range: 0..50_000 };
+        let refused = bench.store.copy_part(&upload, 3, &part(old)).await;
+        assert_eq!(refused.unwrap_err().kind, ErrorKind::Replaced, "{conditional_part_copies}");
+        let heads = bench.count(Op::Head);
+        parts.push(bench.store.copy_part(&upload, 3, &part(new)).await.unwrap());
+        assert_eq!(bench.count(Op::Head) - heads, usize::from(!conditional_part_copies));
+        bench.store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+        assert!(bench.read("a").await.ends_with(&content(2, 50_000)));
+        let conditions = server.of_kind(Kind::CopyPart);
+        let conditions = conditions.iter().filter(|request| request.amz.contains_key("x-amz-copy-source-if-match")).count();
+        assert_eq!(conditions > 0, conditional_part_copies);
+    }
+}
+
 async fn what_a_provider_is_known_to_lack_is_never_tried() {
     let quirks = Quirks {
         crc64nvme: false,

@@ -237,7 +237,6 @@ impl Drop for S3Server {
     }
 }
 
-/// Connections live as tasks of the runtime and end with it.
 /// Listens at `address` of the network that the thread is in.
 fn listen(address: SocketAddr, listeners: &mpsc::UnboundedSender<std::net::TcpListener>) -> SocketAddr {
     let listener = std::net::TcpListener::bind(address).expect("loopback has a free port");
@@ -255,6 +254,7 @@ async fn accept_all(mut listening: mpsc::UnboundedReceiver<std::net::TcpListener
     std::future::pending().await
 }
 
+/// Connections live as tasks of the runtime and end with it.
 async fn accept(listener: TcpListener, shared: Shared) {
     loop {
         let Ok((stream, peer)) = listener.accept().await else { continue };

@@ -113,6 +113,8 @@ pub(super) struct Requests {
     probing: tokio::sync::Mutex<()>,
     /// S3.
     conditions: Conditions,
+    /// Whether the store compares the version of the source of a copied part.
+    conditional_part_copies: bool,
     /// One request that deletes many objects.
     deletes_many: Feature,
     telling: Telling,
@@ -183,6 +185,7 @@ impl Requests {
             tags,
             probing: tokio::sync::Mutex::default(),
             conditions: Conditions::new(&options.quirks),
+            conditional_part_copies: options.quirks.conditional_part_copies,
             deletes_many: Feature::default(),
             telling: Telling::new(&options.quirks),
         }

@@ -172,16 +172,25 @@ impl Requests {
         if is_strong || etag.as_str().is_empty() {
             return self.names.copy_from(op, &self.bucket, source, Version::Tag(etag));
         }
-        let (there, _) = self.told(source, HeaderMap::new()).await.map_err(|error| Error { op, ..error })?;
-        if there.meta.etag != *etag {
-            return Err(Error::new(ErrorKind::Replaced, op, source, format!("the source is version {} now", there.meta.etag)));
-        }
+        let there = self.version_of_source(op, source, etag).await?;
         let version = match &there.version_id {
             _ if !there.meta.etag.is_weak() => Version::Tag(etag),
             Some(id) => Version::Id(id),
             None => Version::Date(there.meta.modified),
         };
         self.names.copy_from(op, &self.bucket, source, version)
+    }
+
+    /// Reads what the source of a copy is now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Replaced`] where it is another version than `etag`; else what the store answers.
+    pub(super) async fn version_of_source(&self, op: Op, source: &Key, etag: &ETag) -> Result<Details> {
+        let (there, _) = self.told(source, HeaderMap::new()).await.map_err(|error| Error { op, ..error })?;
+        if there.meta.etag != *etag {
+            return Err(Error::new(ErrorKind::Replaced, op, source, format!("the source is version {} now", there.meta.etag)));
+        }
+        Ok(there)
     }
 
     pub async fn delete(&self, key: &Key) -> Result<()> {

@@ -77,10 +77,17 @@ impl Requests {
             return Err(Error::new(ErrorKind::Invalid, Op::CopyPart, key, "a part that is copied has at least one byte"));
         }
         let mut headers = self.copy_source(Op::CopyPart, &source.source, &source.etag).await?;
+        if !self.conditional_part_copies {
+            headers.remove(self.names.vendor("copy-source-if-match"));
+        }
         let bytes = format!("bytes={}-{}", range.start, range.end - 1);
         headers.insert(self.names.vendor("copy-source-range"), HeaderValue::try_from(bytes).expect("digits are valid in a header"));
         let reply = self.send(&Call::new(Op::CopyPart, Method::PUT, key).with(part_query(upload, number)).headed(headers)).await?;
         let etag = self.outcome(Op::CopyPart, key, &reply)?.etag().ok_or_else(|| no_etag(Op::CopyPart, key))?;
+        if !self.conditional_part_copies {
+            // The source may have been replaced before the part was copied, and is then another version now.
+            self.version_of_source(Op::CopyPart, &source.source, &source.etag).await?;
+        }
         Ok(Part { number, etag, size: range.end - range.start, crc64: None, crc32c: None })
     }
 
