@@ -3,7 +3,7 @@
 //!
 //! Invariant: an inode has a dirty file from the first change of its content until its last writer is gone and the change is in the store or lost.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -41,8 +41,8 @@ pub struct Edits {
     pub(super) renames: Mutex<Vec<(Key, Key)>>,
     /// Directories that are being marked as those whose entries have attributes.
     pub(super) marks: Flights<crate::store::Result<()>>,
-    /// That a directory could not be marked as one whose entries have attributes was said.
-    pub(super) cannot_mark: AtomicBool,
+    /// Buckets of which the log says that a directory could not be marked as one whose entries have attributes.
+    pub(super) cannot_mark: Mutex<HashSet<Key>>,
 }
 
 /// Who asks.
@@ -175,7 +175,7 @@ impl Edits {
     /// Nothing is open yet.
     pub fn new(names: Arc<Names>, files: Arc<Files>, store: Arc<dyn ObjectStore>, writer: Writer) -> Arc<Self> {
         let (open, lost) = (RwLock::default(), Mutex::default());
-        let [ending, left, cannot_mark] = [(); 3].map(|()| AtomicBool::new(false));
+        let [ending, left] = [(); 2].map(|()| AtomicBool::new(false));
         Arc::new(Self {
             names,
             files,
@@ -187,7 +187,7 @@ impl Edits {
             lost,
             renames: Mutex::default(),
             marks: Flights::default(),
-            cannot_mark,
+            cannot_mark: Mutex::default(),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::ContentTypes;
+use crate::store::{ContentTypes, Key};
 
 /// What a close does when the name stands for another version than the one that was opened: somebody has written there through another mount, or
 /// through the store's API.
@@ -38,6 +38,16 @@ pub enum RootNames {
         /// The listing shows every bucket that there is for this mount. If not, those whose names are known can be used too.
         all_listed: bool,
     },
+}
+
+impl RootNames {
+    /// Returns the bucket that `path` is or is in, which is its first component; the root where all of the mount is one bucket.
+    pub(super) fn bucket_of(self, path: &Key) -> Key {
+        match self {
+            Self::Objects => Key::root(),
+            Self::Buckets { .. } => path.as_bytes().split(|&byte| byte == b'/').next().map_or_else(Key::root, Key::from),
+        }
+    }
 }
 
 /// Attributes that all files have from the options, also where the bucket keeps others.
@@ -108,6 +118,20 @@ impl Default for Options {
             root_mode: None,
             forced: Forced::default(),
             content_types: ContentTypes::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bucket_of_a_path_is_its_first_component_where_the_root_has_buckets() {
+        let buckets = RootNames::Buckets { all_listed: true };
+        for (path, bucket) in [("one/a/b", "one"), ("one/", "one"), ("one", "one"), ("", "")] {
+            assert_eq!(buckets.bucket_of(&path.into()), Key::from(bucket));
+            assert_eq!(RootNames::Objects.bucket_of(&path.into()), Key::root());
         }
     }
 }

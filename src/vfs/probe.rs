@@ -55,12 +55,7 @@ impl Probe {
 
     /// Whether keys like `path` may not be listed: known once, for each bucket.
     fn no_listing(&self, path: &Key) -> Arc<AtomicBool> {
-        let slash = path.as_bytes().iter().position(|&byte| byte == b'/');
-        let bucket = match (self.root_names, slash) {
-            (RootNames::Buckets { .. }, Some(end)) => Key::from(&path.as_bytes()[..end]),
-            _ => Key::root(),
-        };
-        Arc::clone(self.no_listing.lock().entry(bucket).or_default())
+        Arc::clone(self.no_listing.lock().entry(self.root_names.bucket_of(path)).or_default())
     }
 
     /// Whether `path`, as all that is in its directory, may have attributes in its metadata.

@@ -21,7 +21,7 @@ use super::fact::{Marker, What};
 use super::inodes::Inode;
 use super::listing::FileFacts;
 use super::lookup::object_meta;
-use super::options::{Conflict, RootNames};
+use super::options::Conflict;
 use super::{Error, Result};
 use crate::store::{self, Condition, ErrorKind, Headers, Key, ListRequest, ObjectMeta, Op, PutRequest, SYMLINK_SIZE};
 use crate::writer::Frozen;
@@ -128,7 +128,8 @@ impl Edits {
                 break (from, to, locked);
             }
         };
-        if matches!(self.names.options.root_names, RootNames::Buckets { .. }) && bucket_of(&from) != bucket_of(&to) {
+        let root_names = self.names.options.root_names;
+        if root_names.bucket_of(&from) != root_names.bucket_of(&to) {
             return Err(Error::OtherBucket);
         }
         let _under_way = UnderWay::begin(self, &from, &to);
@@ -535,11 +536,6 @@ impl super::Names {
             None => self.on_unknown(&bare(to)),
         }
     }
-}
-
-/// The first component, which is a bucket where the root holds buckets.
-fn bucket_of(key: &Key) -> Option<&[u8]> {
-    key.as_bytes().split(|&byte| byte == b'/').next()
 }
 
 /// `object` after its directory was renamed.

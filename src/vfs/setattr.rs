@@ -2,7 +2,6 @@
 //! file has lost its name through this mount nothing is kept: another one may have the name.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
@@ -203,7 +202,7 @@ impl Edits {
     }
 
     /// The directory that `path` is in says from now on that its entries may have attributes: before the first one gets some, so that no mount
-    /// takes it for one that has none. What cannot be marked is said once, and the change goes on: `--posix-attributes on` asks for every object.
+    /// takes it for one that has none. What cannot be marked is logged once for each bucket, and the change goes on: `--posix-attributes on` asks for every object.
     pub(super) async fn mark_directory_of(&self, path: &Key) {
         let directory = directory_of(path);
         if self.names.options.posix_attributes != PosixAttributes::Auto || self.names.cache.carries(directory.as_bytes()) == Some(true) {
@@ -216,7 +215,7 @@ impl Edits {
         });
         let marked = marked.await;
         if let Err(error) = marked
-            && !self.cannot_mark.swap(true, Relaxed)
+            && self.cannot_mark.lock().insert(self.names.options.root_names.bucket_of(path))
         {
             tracing::warn!(%directory, %error, "other mounts need --posix-attributes=on to see mode, owner and times of what is in this directory");
         }
