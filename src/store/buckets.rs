@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
+use futures::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
@@ -103,8 +104,15 @@ fn outer_key(bucket: &str, key: &Key) -> Key {
     Key::from([bucket.as_bytes(), b"/", key.as_bytes()].concat())
 }
 
+/// `error` of `bucket` as one of the whole store, where a bucket that does not exist is a name that does not.
 fn outer_error(bucket: &str, error: Error) -> Error {
-    Error { key: outer_key(bucket, &error.key), ..error }
+    let kind = if error.kind == ErrorKind::NoSuchBucket { ErrorKind::NotFound } else { error.kind };
+    Error { key: outer_key(bucket, &error.key), kind, ..error }
+}
+
+/// Whether a bucket answers this to a user who may not use it: it exists all the same.
+fn is_refusal(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::AccessDenied | ErrorKind::BadCredentials | ErrorKind::NoCredentials)
 }
 
 /// An object of which the store and the key are known.
@@ -163,18 +171,18 @@ impl<A: Account> BucketRouter<A> {
         let inner = routed.object(op, key)?;
         match self.bucket(routed.bucket).await {
             Ok(store) => Ok(Target { bucket: routed.bucket.to_owned(), store, key: inner }),
-            // An object in a bucket that does not exist is absent.
-            Err(error) if error.kind == ErrorKind::NoSuchBucket && op == Op::Head => {
-                Err(Error { kind: ErrorKind::NotFound, op, key: key.clone(), ..error })
-            }
-            Err(error) => Err(Error { op, key: key.clone(), ..error }),
+            Err(error) => Err(Error { op, key: key.clone(), ..outer_error(routed.bucket, error) }),
         }
     }
 
+    /// The buckets that the root shows. Of those that the options name, all but the ones that turn out not to exist.
     async fn names(&self) -> Result<Vec<String>> {
         let mut names = match &self.buckets {
             Buckets::All => self.account.list_buckets().await?,
-            Buckets::Named(names) => names.clone(),
+            Buckets::Named(names) => {
+                let there = join_all(names.iter().map(|name| self.exists(name))).await;
+                names.iter().zip(there).filter(|(_, there)| !matches!(there, Ok(false))).map(|(name, _)| name.clone()).collect()
+            }
         };
         names.retain(|name| self.may_exist(name));
         names.sort_unstable();
@@ -191,7 +199,7 @@ impl<A: Account> BucketRouter<A> {
         };
         match answered {
             Ok(()) => Ok(true),
-            Err(error) if error.kind == ErrorKind::AccessDenied => Ok(true),
+            Err(error) if is_refusal(error.kind) => Ok(true),
             Err(error) if error.kind == ErrorKind::NoSuchBucket => {
                 self.opened.lock().remove(name);
                 Ok(false)
@@ -286,9 +294,7 @@ impl<A: Account> ObjectStore for BucketRouter<A> {
         match listed {
             Ok(page) => Ok(self.outer_page(&routed, request, page)),
             Err(error) if asks_existence && error.kind == ErrorKind::NoSuchBucket => Ok(ListPage::default()),
-            Err(error) if asks_existence && error.kind == ErrorKind::AccessDenied => {
-                Ok(self.outer_page(&routed, request, ListPage::default()))
-            }
+            Err(error) if asks_existence && is_refusal(error.kind) => Ok(self.outer_page(&routed, request, ListPage::default())),
             Err(error) => Err(Error { op: Op::List, ..outer_error(routed.bucket, error) }),
         }
     }

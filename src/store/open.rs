@@ -52,10 +52,11 @@ pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retryi
 }
 
 /// Asks for the buckets of a store that has many, which shows whether endpoint and credentials are right. Returns what its user should know, one
-/// line each: buckets that do not exist, and that the buckets may not be listed.
+/// line each: buckets that do not exist or cannot be used, and that the buckets may not be listed.
 ///
 /// # Errors
-/// What the endpoint answers, after a few attempts and at most four seconds for each named bucket.
+/// What the endpoint answers, after a few attempts and at most four seconds for each named bucket; of named buckets only where no one of them can be
+/// used, or where the failure is not that of one bucket.
 pub async fn probe_buckets(store: &Retrying, buckets: &Buckets) -> Result<Vec<String>> {
     let store = store.under(probe_policy(store));
     let Buckets::Named(names) = buckets else {
@@ -70,11 +71,33 @@ pub async fn probe_buckets(store: &Retrying, buckets: &Buckets) -> Result<Vec<St
         };
     };
     let questions = names.iter().map(|name| {
-        let one = ListRequest { prefix: Key::from(name.as_str()), delimited: false, after: None, token: None, max_keys: 1 };
+        let all = ListRequest { prefix: Key::from(format!("{name}/")), delimited: true, after: None, token: None, max_keys: 1 };
         let store = &store;
-        async move { store.list(&one).await.map(|page| page.objects.is_empty().then(|| format!("there is no bucket {name}"))) }
+        async move { store.list(&all).await.map(|_| ()) }
     });
-    Ok(futures::future::try_join_all(questions).await?.into_iter().flatten().collect())
+    let answers = futures::future::join_all(questions).await;
+    let (mut notes, mut refused) = (Vec::new(), Vec::new());
+    for (name, answer) in names.iter().zip(answers) {
+        match answer {
+            Ok(()) => {}
+            Err(error) if error.kind == ErrorKind::NotFound => notes.push(format!("there is no bucket {name}")),
+            Err(error) if is_of_one_bucket(error.kind) => {
+                notes.push(format!("the bucket {name} cannot be used: {}", error.reason()));
+                refused.push(error);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    match refused.pop() {
+        Some(error) if notes.len() == names.len() => Err(error),
+        _ => Ok(notes),
+    }
+}
+
+/// Whether another bucket behind the same endpoint may answer otherwise.
+fn is_of_one_bucket(kind: ErrorKind) -> bool {
+    use ErrorKind::{AccessDenied, BadCredentials, Invalid, NoCredentials, WrongEndpoint};
+    matches!(kind, AccessDenied | BadCredentials | NoCredentials | Invalid | WrongEndpoint)
 }
 
 /// Asks for one key under `prefix`, which shows whether endpoint, bucket, region and credentials are right. An empty

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use super::place::{Kind, client};
-use super::support::mounts::{Daemon, Mount, trial, trial_unless};
+use super::support::mounts::{Daemon, Mount, trial, trial_unless, wait_until};
 use super::support::{ACCESS_KEY, REGION, SECRET_KEY};
 use super::things::names;
 
@@ -39,6 +39,7 @@ pub fn trials() -> Vec<Trial> {
         trial("root_of_buckets_is_not_changed", root),
         trial("buckets_are_used_by_name_without_list_permission", unlisted),
         trial("named_buckets_are_shown_and_no_others", named),
+        trial("bucket_that_is_deleted_while_mounted_is_absent", deleted),
         trial("ls_lists_buckets_and_other_commands_want_one", commands),
     ];
     for kind in [Kind::Moto, Kind::Minio] {
@@ -252,12 +253,38 @@ fn named() {
     server.put("far/a", "far");
     let mount = server.daemon().arg("--buckets", "far,near,gone").start();
     assert!(mount.log().contains("there is no bucket gone"), "{}", mount.log());
-    assert_eq!(names(mount.path()), ["far", "gone", "near"]);
+    assert_eq!(names(mount.path()), ["far", "near"]);
     assert_eq!(fs::read_to_string(mount.join("far/a")).expect("it is shown"), "far");
-    for absent in ["other", "denied"] {
-        assert_eq!(errno(fs::metadata(mount.join(absent))), libc::ENOENT);
+    for absent in ["other", "denied", "gone", "gone/a"] {
+        assert_eq!(errno(fs::metadata(mount.join(absent))), libc::ENOENT, "{absent}");
     }
     drop(mount);
+
+    // Its own failure makes one bucket useless, and not the mount.
+    let mount = server.daemon().arg("--buckets", "near,denied").start();
+    assert!(mount.log().contains("the bucket denied cannot be used: "), "{}", mount.log());
+    assert_eq!(names(mount.path()), ["denied", "near"]);
+    assert_eq!(errno(fs::read(mount.join("denied/a"))), libc::EACCES);
+    drop(mount);
+    let denied = server.daemon().arg("--buckets", "denied,gone").refused();
+    assert!(denied.contains("denied"), "{denied}");
+
+    // Lines of a file of keys, each for one bucket.
+    let keys = server.data.path().join("keys");
+    fs::write(&keys, format!("near:{ACCESS_KEY}:{SECRET_KEY}\nother:{ACCESS_KEY}:wrong\n")).expect("it is new");
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let with_keys = || Daemon::of("s3://", &server.endpoint).arg("--retries", "3").arg("--passwd-file", keys.to_str().expect("it is text"));
+    server.put("near/a", "near");
+    let mount = with_keys().arg("--buckets", "near,other,far").start();
+    for useless in ["other", "far"] {
+        assert!(mount.log().contains(&format!("the bucket {useless} cannot be used: ")), "{}", mount.log());
+        assert_eq!(errno(fs::write(mount.join(useless).join("a"), "x")), libc::EACCES, "{useless}");
+    }
+    assert_eq!(names(mount.path()), ["far", "near", "other"]);
+    assert_eq!(fs::read_to_string(mount.join("near/a")).expect("its line is right"), "near");
+    drop(mount);
+    let all = with_keys().refused();
+    assert!(all.contains("lines for buckets only") && all.contains("--buckets"), "{all}");
     assert!(server.daemon().arg("--buckets", "Not/A/Bucket").refused().contains("is not a bucket name"));
     let near = server.daemon().arg("--buckets", "near").arg("--read-endpoint", "http://127.0.0.1:1").refused();
     assert!(near.contains("read-endpoint is the address of one bucket"), "{near}");
@@ -265,6 +292,25 @@ fn named() {
     assert!(one.contains("buckets goes with s3:// alone"), "{one}");
     let oss = Daemon::of("oss://", &server.endpoint).refused();
     assert!(oss.contains("for s3:// only"), "{oss}");
+}
+
+fn deleted() {
+    let server = AccountServer::start();
+    server.put("other/a", "content");
+    let mount = server.daemon().start();
+    assert_eq!(fs::read_to_string(mount.join("other/a")).expect("it is there"), "content");
+    fs::remove_dir_all(server.file("other")).expect("it can be removed");
+    // Until the facts about it have expired.
+    let is_absent = || fs::metadata(mount.join("other/a")).is_err() && !names(mount.path()).contains(&"other".to_owned());
+    wait_until("the bucket is gone", is_absent);
+    for result in [
+        fs::metadata(mount.join("other")).map(|_| ()),
+        fs::write(mount.join("other/new"), "x"),
+        fs::read(mount.join("other/a")).map(|_| ()),
+    ] {
+        assert_eq!(errno(result), libc::ENOENT);
+    }
+    assert_eq!(names(mount.path()), ["denied", "far", "near"]);
 }
 
 fn commands() {

@@ -68,7 +68,7 @@ async fn the_root_lists_buckets_and_asks_none_of_them() {
 #[tokio::test]
 async fn named_buckets_are_all_there_is() {
     let world = world(None, Buckets::Named(vec!["two".into(), "gone".into()]));
-    assert_eq!(world.list("", true, 1000).await.unwrap(), ["gone/", "two/"]);
+    assert_eq!(world.list("", true, 1000).await.unwrap(), ["two/"], "those that exist");
     for (name, found) in [("two", vec!["two/"]), ("gone", vec![]), ("one", vec![])] {
         assert_eq!(world.list(name, false, 16).await.unwrap(), found, "{name}");
     }
@@ -173,4 +173,31 @@ async fn a_bucket_that_may_not_be_read_is_there_and_refuses() {
     assert_eq!(world.list("one/", false, 1).await.unwrap(), ["one/"]);
     assert_eq!(world.list("one/", true, 1000).await.unwrap_err().kind, ErrorKind::AccessDenied);
     assert_eq!(world.list("two/", true, 1000).await.unwrap(), ["two/", "two/a"]);
+}
+
+#[tokio::test]
+async fn a_bucket_with_wrong_credentials_is_there_and_refuses() {
+    let world = world(None, Buckets::Named(vec!["one".into(), "two".into()]));
+    world.bucket("one").fault(Rule::new(Fault::Error(ErrorKind::BadCredentials)).op(Op::List));
+    assert_eq!(world.list("", true, 1000).await.unwrap(), ["one/", "two/"]);
+    assert_eq!(world.list("one", false, 16).await.unwrap(), ["one/"]);
+    assert_eq!(world.list("one/", true, 1000).await.unwrap_err().kind, ErrorKind::BadCredentials);
+}
+
+#[tokio::test]
+async fn what_a_deleted_bucket_had_is_absent() {
+    let world = world(None, Buckets::Named(vec!["one".into(), "two".into()]));
+    world.store.head(&"one/a".into()).await.unwrap_err();
+    for op in [Op::List, Op::Head, Op::Put, Op::Delete] {
+        world.bucket("one").fault(Rule::new(Fault::Error(ErrorKind::NoSuchBucket)).op(op));
+    }
+    let put = PutRequest { key: "one/a".into(), body: Bytes::new(), headers: Headers::default(), condition: Condition::Any };
+    let kinds = [
+        world.list("one/", true, 1000).await.unwrap_err().kind,
+        world.store.head(&"one/a".into()).await.unwrap_err().kind,
+        world.store.put(&put).await.unwrap_err().kind,
+        world.store.delete(&"one/a".into()).await.unwrap_err().kind,
+    ];
+    assert_eq!(kinds, [ErrorKind::NotFound; 4]);
+    assert_eq!(world.list("", true, 1000).await.unwrap(), ["two/"]);
 }

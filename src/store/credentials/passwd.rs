@@ -28,6 +28,8 @@ pub(super) enum PasswdError {
     Line { path: PathBuf, line: usize, problem: &'static str },
     #[error("the credentials file {p} has no line for the bucket {bucket} and no default line; add {bucket}:KEY_ID:SECRET or KEY_ID:SECRET", p = path.display())]
     NoEntry { path: PathBuf, bucket: String },
+    #[error("the credentials file {} has lines for buckets only, and these are requests for all of them: name the buckets with --buckets, or add a line KEY_ID:SECRET", path.display())]
+    NoDefault { path: PathBuf },
 }
 
 /// The credentials for `bucket`: its own line, else the line without a bucket.
@@ -89,7 +91,10 @@ fn find(path: &Path, text: &str, bucket: &str) -> Result<Keys, PasswdError> {
             return Err(bad("is the second one for the same bucket"));
         }
     }
-    let found = of_bucket.or(default).ok_or_else(|| PasswdError::NoEntry { path: path.to_owned(), bucket: bucket.to_owned() })?;
+    let found = of_bucket.or(default).ok_or_else(|| match bucket {
+        "" => PasswdError::NoDefault { path: path.to_owned() },
+        bucket => PasswdError::NoEntry { path: path.to_owned(), bucket: bucket.to_owned() },
+    })?;
     let (id, secret, token) = found;
     Ok(Keys { id, secret, token, expires: None, from: format!("the credentials file {}", path.display()) })
 }
@@ -143,6 +148,8 @@ mod tests {
             Err("the credentials file /p has no line for the bucket other and no default line; add other:KEY_ID:SECRET or KEY_ID:SECRET"
                 .into())
         );
+        let of_all = look_up("photos:AK:s2", "").unwrap_err();
+        assert!(of_all.contains("name the buckets with --buckets"), "{of_all}");
     }
 
     #[test]
