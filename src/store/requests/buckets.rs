@@ -9,8 +9,7 @@ use super::{Call, Requests, Unsigned};
 use crate::store::redirect::Target;
 use crate::store::{Error, ErrorKind, Key, Op, Result};
 
-/// Names of a page. Accounts with more than 10,000 buckets have to be asked page by page:
-/// <https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListBuckets.html>
+/// Names of a page, where buckets are asked for page by page.
 const PAGE: &str = "1000";
 
 /// In the response to HeadBucket, also when that is a refusal:
@@ -39,22 +38,31 @@ struct BucketEntry {
 
 impl Requests {
     /// The names of the buckets of the account. The address of these requests is that of the endpoint, without a bucket.
+    ///
+    /// All are asked for at once: a server that knows no pages (moto) may stop at `max-buckets` without a word. Only accounts that may have more than
+    /// 10,000 buckets must be asked page by page, and refuse anything else:
+    /// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/BucketRestrictions.html>
     pub async fn list_buckets(&self) -> Result<Vec<String>> {
-        let root = Key::root();
-        let malformed = |message: &str| Error::new(ErrorKind::Malformed, Op::List, &root, message);
+        let mut page = match self.buckets_page(Vec::new()).await {
+            Err(error) if error.kind == ErrorKind::Invalid => self.buckets_page(vec![("max-buckets", PAGE.to_owned())]).await?,
+            page => page?,
+        };
         let (mut names, mut token) = (Vec::new(), None::<String>);
         loop {
-            let mut query: Vec<_> = token.iter().map(|token| ("continuation-token", token.clone())).collect();
-            query.push(("max-buckets", PAGE.to_owned()));
-            let reply = self.send(&Call::new(Op::List, Method::GET, &root).with(query)).await?;
-            let page = read_buckets(&reply.body).ok_or_else(|| malformed("the answer is no list of buckets"))?;
             names.extend(page.buckets.bucket.into_iter().map(|bucket| bucket.name));
-            match page.continuation_token.filter(|next| !next.is_empty()) {
-                None => return Ok(names),
-                Some(next) if token.as_ref() == Some(&next) => return Err(malformed("the list of buckets does not go on")),
-                next => token = next,
+            let Some(next) = page.continuation_token.filter(|next| !next.is_empty()) else { return Ok(names) };
+            if token.as_ref() == Some(&next) {
+                return Err(Error::new(ErrorKind::Malformed, Op::List, &Key::root(), "the list of buckets does not go on"));
             }
+            page = self.buckets_page(vec![("continuation-token", next.clone()), ("max-buckets", PAGE.to_owned())]).await?;
+            token = Some(next);
         }
+    }
+
+    async fn buckets_page(&self, query: Vec<(&'static str, String)>) -> Result<BucketsDocument> {
+        let root = Key::root();
+        let reply = self.send(&Call::new(Op::List, Method::GET, &root).with(query)).await?;
+        read_buckets(&reply.body).ok_or_else(|| Error::new(ErrorKind::Malformed, Op::List, &root, "the answer is no list of buckets"))
     }
 
     /// The region of the bucket where that is another one than requests are signed for; None: it is here, as far as the endpoint tells. A bucket

@@ -22,6 +22,7 @@ use super::super::{
     Condition, CopyRequest, CredentialOptions, Dialect, ETag, Headers, ListRequest, Part, PutRequest, RangeRequest, Upload,
 };
 use super::*;
+use crate::store::buckets::Account as _;
 use crate::store::whole::Whole;
 
 /// An S3 server over a temporary directory, and a password file for it beside.
@@ -475,4 +476,48 @@ async fn the_region_of_a_provider_stands_in_for_none() {
     };
     let known = Quirks { region: Some("auto"), ..Quirks::LEARNED };
     assert_eq!([of(None, Quirks::LEARNED).await, of(None, known).await, of(Some("r"), known).await], ["us-east-1", "auto", "r"]);
+}
+
+/// The first line of each request for the buckets of an account that got `answers`, each a status and a document, and what came of them.
+async fn bucket_names(answers: &[(&str, String)]) -> (Vec<String>, Result<Vec<String>>) {
+    let reply = |(status, body): &(&str, String)| {
+        Reply::Close(format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+    };
+    let server = Fake::start(answers.iter().map(reply).collect()).await;
+    let options = Options {
+        endpoint: Some(server.address().to_string()),
+        region: Some("us-east-1".into()),
+        signature: Signature::None,
+        ..Options::default()
+    };
+    let names = S3Account::connect(&options, Arc::default()).await.unwrap().list_buckets().await;
+    (server.heads().iter().filter_map(|head| head.lines().next().map(str::to_owned)).collect(), names)
+}
+
+fn bucket_page(name: &str, token: &str) -> (&'static str, String) {
+    let bucket = format!("<Buckets><Bucket><Name>{name}</Name></Bucket></Buckets>");
+    ("200 OK", format!("<ListAllMyBucketsResult>{bucket}<ContinuationToken>{token}</ContinuationToken></ListAllMyBucketsResult>"))
+}
+
+#[tokio::test]
+async fn buckets_are_asked_for_at_once_and_paged_only_by_token() {
+    let (requests, names) = bucket_names(&[bucket_page("one", "t1"), bucket_page("two", "")]).await;
+    assert_eq!(names.unwrap(), ["one", "two"]);
+    assert!(!requests[0].contains("max-buckets"), "{requests:?}");
+    assert!(requests[1].contains("continuation-token=t1") && requests[1].contains("max-buckets=1000"), "{requests:?}");
+}
+
+#[tokio::test]
+async fn buckets_that_must_be_asked_for_by_pages_are() {
+    let refused = || ("400 Bad Request", "<Error><Code>InvalidRequest</Code><Message>too many</Message></Error>".to_owned());
+    let (requests, names) = bucket_names(&[refused(), bucket_page("one", "t1"), bucket_page("two", "")]).await;
+    assert_eq!(names.unwrap(), ["one", "two"]);
+    assert!(!requests[0].contains("max-buckets") && requests[1].contains("max-buckets=1000"), "{requests:?}");
+    assert!(!requests[1].contains("continuation-token") && requests[2].contains("continuation-token=t1"), "{requests:?}");
+    // A refusal of a page is one, and one of another kind is not asked about again.
+    let (requests, names) = bucket_names(&[refused(), refused()]).await;
+    assert_eq!((requests.len(), names.unwrap_err().kind), (2, ErrorKind::Invalid));
+    let denied = ("403 Forbidden", "<Error><Code>AccessDenied</Code></Error>".to_owned());
+    let (requests, names) = bucket_names(&[denied]).await;
+    assert_eq!((requests.len(), names.unwrap_err().kind), (1, ErrorKind::AccessDenied));
 }
