@@ -187,6 +187,7 @@ mod tests {
             ("range", "bytes=0-99"),
             ("authorization", "hunter2"),
             ("x-amz-security-token", "hunter2"),
+            ("x-amz-s3session-token", "hunter2"),
             ("x-oss-server-side-encryption-customer-key", "hunter2"),
             ("x-amz-server-side-encryption-customer-key-md5", "hunter2"),
             ("x-amz-date", "20240229T235959Z"),

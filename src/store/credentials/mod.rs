@@ -13,6 +13,7 @@ mod watch;
 use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -216,8 +217,10 @@ pub(super) struct Rotating {
 
 impl Rotating {
     pub fn new(source: Box<dyn Source>) -> Arc<Self> {
+        static ROTATIONS: AtomicU64 = AtomicU64::new(0);
         let watch = Arc::new(Watch::new(source.files()));
-        Arc::new(Self { source, watch, state: Mutex::default(), asking: tokio::sync::Mutex::default(), keeper: Mutex::default() })
+        let state = Mutex::new(Rotation::with_id(ROTATIONS.fetch_add(1, Relaxed)));
+        Arc::new(Self { source, watch, state, asking: tokio::sync::Mutex::default(), keeper: Mutex::default() })
     }
 
     /// The keys that the next request is signed with.
@@ -230,6 +233,11 @@ impl Rotating {
                 Taken::Ask(asked) => self.ask(asked).await,
             }
         }
+    }
+
+    /// Whether `edition` is one of these keys, and not of others that sign for the bucket too.
+    pub fn has_had(&self, edition: Edition) -> bool {
+        self.state.lock().has_had(edition)
     }
 
     /// Whether a signature that was made with `edition` may be used once more.

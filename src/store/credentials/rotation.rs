@@ -33,9 +33,13 @@ const BETWEEN_DENIALS: Duration = Duration::from_secs(60);
 /// While all keys have expired, requests wait for the source, which is not asked more often than this.
 const BETWEEN_QUESTIONS: Duration = Duration::from_secs(1);
 
-/// Which keys, of all that there were.
+/// Which keys, of all that one rotation has had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) struct Edition(u64);
+pub(in crate::store) struct Edition {
+    /// The rotation: a bucket may be signed for with the keys of its account and with those of a session.
+    rotation: u64,
+    number: u64,
+}
 
 #[derive(Debug)]
 struct Held {
@@ -65,6 +69,8 @@ struct Candidate {
 
 #[derive(Debug, Default)]
 pub(super) struct Rotation {
+    /// Differs from that of every other rotation whose editions are told from those of this one.
+    id: u64,
     trusted: Option<Held>,
     /// The store refused the trusted ones: whatever else there is, is better.
     refused: bool,
@@ -108,6 +114,15 @@ pub(super) enum Event {
 }
 
 impl Rotation {
+    pub fn with_id(id: u64) -> Self {
+        Self { id, ..Self::default() }
+    }
+
+    /// Whether `edition` is one of this rotation.
+    pub fn has_had(&self, edition: Edition) -> bool {
+        edition.rotation == self.id
+    }
+
     /// The keys for one request.
     pub fn take(&mut self, now: Instant) -> Taken {
         if self.candidate.is_some() && self.is_over(now) {
@@ -236,7 +251,7 @@ impl Rotation {
             return None;
         }
         self.editions += 1;
-        let held = Held { keys: Arc::clone(&keys), edition: Edition(self.editions), until };
+        let held = Held { keys: Arc::clone(&keys), edition: self.newest(), until };
         let first = self.trusted.is_none();
         if self.is_over(now) {
             self.trusted = Some(held);
@@ -255,7 +270,11 @@ impl Rotation {
 
     /// Whether nothing newer than `edition` is there to sign with.
     pub fn is_newest(&self, edition: Edition) -> bool {
-        edition == Edition(self.editions)
+        edition == self.newest()
+    }
+
+    fn newest(&self) -> Edition {
+        Edition { rotation: self.id, number: self.editions }
     }
 
     /// Whether the source is to be asked ahead of time.

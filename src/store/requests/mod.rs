@@ -12,6 +12,7 @@ mod digests;
 mod documents;
 mod headers;
 mod objects;
+mod session;
 mod uploads;
 
 use std::fmt;
@@ -41,6 +42,7 @@ use crate::metrics::{Metrics, RequestKind};
 
 pub(super) use self::digests::Tags;
 pub(super) use self::headers::{REQUEST_PAYER, object_sum, version_in};
+pub(super) use self::session::{Session, SessionMode};
 
 /// No document is longer: 1000 unfinished uploads with keys of 1 KiB, each byte percent-encoded, are half of it.
 const BODY_LIMIT: usize = 8 << 20;

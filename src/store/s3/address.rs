@@ -25,8 +25,6 @@ pub(super) enum AddressError {
     /// The rules have no address for the combination.
     #[error("{reason}: {advice}")]
     NoRule { reason: String, advice: String },
-    #[error("directory buckets of S3 Express One Zone are not understood: name a general purpose bucket")]
-    Express,
     #[error("the endpoint rules of the SDK name {0}, which is not understood")]
     Unknown(String),
 }
@@ -60,14 +58,25 @@ pub(super) enum Scheme {
     V4 { service: String, region: String },
     /// AWS Signature Version 4A, for a set of regions: `*` or several separated by commas.
     V4a { service: String, region_set: String },
+    /// AWS Signature Version 4 with the keys of a session of a directory bucket, whose token has a header of its own:
+    /// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-express-create-session.html>
+    Session { service: String, region: String },
 }
 
 impl Scheme {
     /// Returns the region that signatures are valid in; of Version 4A the set of them.
     pub fn region(&self) -> &str {
         match self {
-            Self::V4 { region, .. } => region,
+            Self::V4 { region, .. } | Self::Session { region, .. } => region,
             Self::V4a { region_set, .. } => region_set,
+        }
+    }
+
+    /// How requests are signed that open a session, or do not belong to one: with the keys of the account.
+    pub fn without_session(&self) -> Self {
+        match self {
+            Self::Session { service, region } => Self::V4 { service: service.clone(), region: region.clone() },
+            Self::V4 { .. } | Self::V4a { .. } => self.clone(),
         }
     }
 }
@@ -118,7 +127,10 @@ impl Wanted<'_> {
                 let regions: Vec<&str> = regions.iter().filter_map(|region| region.as_string()).collect();
                 Scheme::V4a { service, region_set: regions.join(",") }
             }
-            "sigv4-s3express" => return Err(AddressError::Express),
+            "sigv4-s3express" => {
+                let region = text("signingRegion").filter(|_| self.endpoint.is_none());
+                Scheme::Session { service, region: region.unwrap_or_else(|| self.region.to_owned()) }
+            }
             other => return Err(AddressError::Unknown(format!("the signature {other}"))),
         };
         let base = found.url().trim_end_matches('/').to_owned();

@@ -8,6 +8,7 @@ mod address;
 mod credentials;
 mod failure;
 mod list;
+mod session;
 mod sign;
 
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use super::requests::{Tags, Voice};
 use super::{Error, ErrorKind, Identity, Key, ObjectStore, Op, Options, Result, Signature};
 use crate::metrics::Metrics;
 pub(super) use account::S3Account;
-use address::{Address, Wanted};
+use address::{Address, Scheme, Wanted};
 use list::S3Lister;
 use sign::Signer;
 
@@ -69,7 +70,10 @@ fn store(
     http: Clients,
     metrics: Arc<Metrics>,
 ) -> Result<HttpStore<Signer, S3Lister>> {
-    let mut signer = Signer::new(address, credentials, options.requester_pays);
+    let mut signer = match credentials {
+        Some(account) if matches!(address.scheme, Scheme::Session { .. }) => session::signer(options, address, account, &http, &metrics),
+        credentials => Signer::new(address, credentials, options.requester_pays),
+    };
     signer.asks_sums = options.verify_reads;
     let signer = Arc::new(signer);
     let pages = PageClient::new(http.clone(), options, Tokens::Plain, Arc::clone(signer.clock()), Arc::clone(&metrics));
@@ -140,7 +144,14 @@ async fn address(options: &Options, region: &Region) -> Result<Address> {
         dual_stack,
         accelerate: options.accelerate,
     };
-    wanted.resolve().await.map_err(|error| invalid(error.to_string()))
+    let address = wanted.resolve().await.map_err(|error| invalid(error.to_string()))?;
+    // The mount looks names up by prefixes without a slash at their end and goes on after a key. These buckets list by neither, and in no order:
+    // https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-express-differences.html
+    // https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html (StartAfter)
+    if matches!(address.scheme, Scheme::Session { .. }) {
+        return Err(invalid("directory buckets of S3 Express One Zone are not understood: name a general purpose bucket".into()));
+    }
+    Ok(address)
 }
 
 /// Whether the addresses with FIPS and those with IPv6 are wanted: by the options, else by AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT and the

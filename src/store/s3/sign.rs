@@ -6,6 +6,7 @@
 //! pipeline), a header signature 63 us, the cache 7 us (`cargo test --lib signing_costs -- --ignored --nocapture`).
 //! A presigned URL would also stand in every access log. A header signature is good for 15 minutes at the store.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -45,6 +46,10 @@ const PAYER: HeaderName = HeaderName::from_static("x-amz-request-payer");
 /// Of every data GET, as the vendor's SDKs send it: one signature serves those of ranges too.
 const CHECKSUM_MODE: HeaderName = HeaderName::from_static("x-amz-checksum-mode");
 
+/// In place of x-amz-security-token where the keys are those of a session:
+/// <https://docs.aws.amazon.com/AmazonS3/latest/API/API_CreateSession.html>
+const SESSION_TOKEN: &str = "x-amz-s3session-token";
+
 /// Signs the requests of one bucket.
 pub(super) struct Signer {
     /// URL of the bucket without a slash at its end: `http://host/bucket` or `https://bucket.host`.
@@ -52,6 +57,8 @@ pub(super) struct Signer {
     pub scheme: Scheme,
     /// None: anonymous.
     pub credentials: Option<Arc<Rotating>>,
+    /// Of a bucket with sessions, the keys behind them: they sign what sessions do not.
+    account: Option<Arc<Rotating>>,
     pub requester_pays: bool,
     /// The sum of an object is asked for with its content.
     pub asks_sums: bool,
@@ -69,7 +76,30 @@ impl fmt::Debug for Signer {
 impl Signer {
     pub fn new(address: Address, credentials: Option<Arc<Rotating>>, requester_pays: bool) -> Self {
         let cache = Cache::builder().max_capacity(SIGNATURES).time_to_live(SIGNATURE_LIFETIME).build();
-        Self { base: address.base, scheme: address.scheme, credentials, requester_pays, asks_sums: false, cache, clock: Arc::default() }
+        Self {
+            base: address.base,
+            scheme: address.scheme,
+            credentials,
+            account: None,
+            requester_pays,
+            asks_sums: false,
+            cache,
+            clock: Arc::default(),
+        }
+    }
+
+    /// As [`new`](Self::new), with the keys of sessions, and with those of the account for what sessions do not sign.
+    pub fn with_sessions(address: Address, sessions: Arc<Rotating>, account: Arc<Rotating>, requester_pays: bool) -> Self {
+        Self { account: Some(account), ..Self::new(address, Some(sessions), requester_pays) }
+    }
+
+    /// What signs a request, and how. Copies read another object, which may be in another bucket: the session of this one does not sign them
+    /// (CopyObject and UploadPartCopy of the vendor's SDK, which switch sessions off).
+    fn keys_for(&self, op: Op) -> (Option<&Arc<Rotating>>, Cow<'_, Scheme>) {
+        match &self.account {
+            Some(account) if matches!(op, Op::Copy | Op::CopyPart) => (Some(account), Cow::Owned(self.scheme.without_session())),
+            _ => (self.credentials.as_ref(), Cow::Borrowed(&self.scheme)),
+        }
     }
 
     /// Whether the keys that signed it are still those that sign.
@@ -124,7 +154,8 @@ impl Signer {
         mut headers: HeaderMap,
         payload: Option<[u8; 32]>,
     ) -> Result<Headers> {
-        let Some(rotating) = &self.credentials else { return Ok(Headers { headers, by: None, expires: None }) };
+        let (keys, scheme) = self.keys_for(op);
+        let Some(rotating) = keys else { return Ok(Headers { headers, by: None, expires: None }) };
         let Signing { keys, edition } = rotating.keys().await.map_err(|none| none.into_error(op, key))?;
         let credentials = Credentials::new(&keys.id, &keys.secret, keys.token.clone(), keys.expires, "windlass");
         let own = headers
@@ -135,7 +166,7 @@ impl Signer {
         let payload = payload.map_or(SignableBody::UnsignedPayload, |hash| SignableBody::Precomputed(hex::encode(hash)));
         let unsigned = Unsigned { method: method.as_str(), url: url.as_str(), headers: &own, payload };
         let signature = unsigned
-            .sign(&credentials, &self.scheme, self.clock.correction().apply(SystemTime::now()))
+            .sign(&credentials, &scheme, self.clock.correction().apply(SystemTime::now()))
             .map_err(|error| Error::new(ErrorKind::Invalid, op, key, format!("cannot sign: {error}")))?;
         headers.extend(signature);
         Ok(Headers { headers, by: Some(edition), expires: keys.expires })
@@ -210,7 +241,8 @@ impl Voice for Signer {
     }
 
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
-        let (Some(keys), Some(by)) = (&self.credentials, by) else { return false };
+        let Some(by) = by else { return false };
+        let Some(keys) = [&self.credentials, &self.account].into_iter().flatten().find(|keys| keys.has_had(by)) else { return false };
         attempts.correct(&self.clock, error) || keys.again(attempts, by, error).await
     }
 
@@ -250,7 +282,8 @@ impl Unsigned<'_> {
         settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
         let identity = credentials.clone().into();
         let params: SigningParams<'_> = match scheme {
-            Scheme::V4 { service, region } => {
+            Scheme::V4 { service, region } | Scheme::Session { service, region } => {
+                settings.session_token_name_override = matches!(scheme, Scheme::Session { .. }).then_some(SESSION_TOKEN);
                 let params = v4::SigningParams::builder().identity(&identity).name(service).time(time).settings(settings);
                 params.region(region).build().expect("every field is set").into()
             }
