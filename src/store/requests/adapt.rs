@@ -173,7 +173,7 @@ impl Requests {
             };
             let has_md5 = call.headers.contains_key(CONTENT_MD5);
             let has_sum = call.headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-"));
-            let error = match self.send(&call).await {
+            let error = match self.exchange.send(&call).await {
                 Ok(reply) => {
                     if conditional {
                         self.conditions.of(op, condition).on_worked();
@@ -365,9 +365,9 @@ impl Requests {
     async fn probe_tags(&self, key: &Key) -> Result<bool> {
         let object = self.names.of_object(Op::CreateUpload, key, &Headers::default())?;
         let begin = Call::new(Op::CreateUpload, Method::POST, key).with([("uploads", String::new())]).headed(object);
-        let id = self.outcome(Op::CreateUpload, key, &self.send(&begin).await?)?.upload_id.unwrap_or_default();
+        let id = self.outcome(Op::CreateUpload, key, &self.exchange.send(&begin).await?)?.upload_id.unwrap_or_default();
         let upload = Upload { key: key.clone(), id, checksum: None, acl: None };
-        let part = self.send(&Call::new(Op::UploadPart, Method::PUT, key).with(part_query(&upload, 1))).await;
+        let part = self.exchange.send(&Call::new(Op::UploadPart, Method::PUT, key).with(part_query(&upload, 1))).await;
         if let Err(error) = self.abort_upload(&upload).await {
             warn!(%error, "an unfinished upload is left in the bucket: remove it with \"windlass mpu abort\"");
         }

@@ -187,7 +187,7 @@ impl Requests {
         }
         let root = Key::root();
         let call = Call::new(Op::Head, Method::GET, &root).with([("ownershipControls", String::new())]);
-        !self.send(&call).await.is_ok_and(|reply| are_acls_off(&reply.body))
+        !self.exchange.send(&call).await.is_ok_and(|reply| are_acls_off(&reply.body))
     }
 
     /// What the document `query` of an object says. None where the store refuses to tell, or has none of it.
@@ -202,7 +202,7 @@ impl Requests {
         if refused.load(Relaxed) {
             return Ok(None);
         }
-        let error = match self.send(&Call::new(Op::Head, Method::GET, key).with([(query, String::new())])).await {
+        let error = match self.exchange.send(&Call::new(Op::Head, Method::GET, key).with([(query, String::new())])).await {
             Ok(reply) => match read(super::documents::trimmed(&reply.body)) {
                 Some(document) => return Ok(Some(document)),
                 None => Error::new(ErrorKind::Malformed, Op::Head, key, format!("the answer to ?{query} is no such document")),

@@ -61,7 +61,7 @@ impl Requests {
 
     async fn buckets_page(&self, query: Vec<(&'static str, String)>) -> Result<BucketsDocument> {
         let root = Key::root();
-        let reply = self.send(&Call::new(Op::List, Method::GET, &root).with(query)).await?;
+        let reply = self.exchange.send(&Call::new(Op::List, Method::GET, &root).with(query)).await?;
         read_buckets(&reply.body).ok_or_else(|| Error::new(ErrorKind::Malformed, Op::List, &root, "the answer is no list of buckets"))
     }
 
@@ -76,7 +76,7 @@ impl Requests {
         let call = Call::new(Op::Head, Method::HEAD, &root);
         let unsigned = Unsigned { op: call.op, method: Method::HEAD, key: call.key, query: &call.query, headers: &headers, payload: None };
         let signed = self.voice.sign(&unsigned).await?;
-        let (status, headers, body) = self.attempt(&call, Target { url: signed.url, headers: signed.headers }).await?;
+        let (status, headers, body) = self.exchange.attempt(&call, Target { url: signed.url, headers: signed.headers }).await?;
         let region = headers.get(BUCKET_REGION).and_then(|region| region.to_str().ok()).map(str::to_owned);
         let refused = || self.voice.refused(Op::Head, &root, status.as_u16(), &headers, &body);
         match status.as_u16() {

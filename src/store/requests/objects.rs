@@ -41,7 +41,7 @@ impl Requests {
     }
 
     async fn told(&self, key: &Key, headers: HeaderMap) -> Result<(Details, Option<u32>)> {
-        let found = self.send(&Call::new(Op::Head, Method::HEAD, key).headed(headers)).await;
+        let found = self.exchange.send(&Call::new(Op::Head, Method::HEAD, key).headed(headers)).await;
         let is_link = self.dialect == Dialect::Oss
             && match &found {
                 Ok(reply) => reply.headers.get("x-oss-object-type").is_some_and(|kind| kind == "Symlink"),
@@ -65,7 +65,7 @@ impl Requests {
 
     /// What a link of OSS is by itself.
     async fn own_link(&self, key: &Key) -> Result<Details> {
-        let mut reply = self.send(&Call::new(Op::Head, Method::GET, key).with([("symlink", String::new())])).await?;
+        let mut reply = self.exchange.send(&Call::new(Op::Head, Method::GET, key).with([("symlink", String::new())])).await?;
         reply.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(SYMLINK_SIZE));
         let target = reply.headers.get("x-oss-symlink-target").map(|target| percent_decode(target.as_bytes()).collect());
         let target: Vec<u8> =
@@ -101,7 +101,7 @@ impl Requests {
         if !etag.is_weak() {
             headers.insert(header::IF_MATCH, super::headers::sayable(Op::Get, key, etag.as_str())?);
         }
-        let reply = self.send(&Call::new(Op::Get, Method::GET, key).headed(headers)).await?;
+        let reply = self.exchange.send(&Call::new(Op::Get, Method::GET, key).headed(headers)).await?;
         if version_in(&reply.headers, reply.body.len() as u64).is_none_or(|there| there != *etag) {
             return Err(Error::new(ErrorKind::Replaced, Op::Get, key, "the object was replaced"));
         }
@@ -194,7 +194,7 @@ impl Requests {
     }
 
     pub async fn delete(&self, key: &Key) -> Result<()> {
-        gone(self.send(&Call::new(Op::Delete, Method::DELETE, key)).await)
+        gone(self.exchange.send(&Call::new(Op::Delete, Method::DELETE, key)).await)
     }
 
     pub async fn delete_version(&self, key: &Key, etag: &ETag) -> Result<()> {
@@ -245,7 +245,8 @@ impl Requests {
         // Both vendors insist on it.
         headers.insert(CONTENT_MD5, content_md5(md5_of(&body)));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
-        let reply = self.send(&Call::new(op, Method::POST, &root).with([("delete", String::new())]).headed(headers).bearing(body)).await?;
+        let reply =
+            self.exchange.send(&Call::new(op, Method::POST, &root).with([("delete", String::new())]).headed(headers).bearing(body)).await?;
         let refused = |key: &Key, status, document: &[u8]| self.voice.refused(op, key, status, &reply.headers, document);
         let Some(failures) = deletion::failures(&reply.body) else {
             return Err(refused(&root, reply.status, super::documents::trimmed(&reply.body)));

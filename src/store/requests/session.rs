@@ -61,7 +61,7 @@ impl Requests {
         let (root, mut headers) = (Key::root(), HeaderMap::new());
         headers.insert("x-amz-create-session-mode", HeaderValue::from_static(mode.name()));
         let call = Call::new(Op::List, Method::GET, &root).with([("session", String::new())]).headed(headers);
-        let reply = self.send(&call).await?;
+        let reply = self.exchange.send(&call).await?;
         read_session(&reply.body)
             .ok_or_else(|| Error::new(ErrorKind::Malformed, Op::List, &root, "the answer to CreateSession has no keys of a session"))
     }

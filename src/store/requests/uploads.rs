@@ -82,7 +82,7 @@ impl Requests {
         }
         let bytes = format!("bytes={}-{}", range.start, range.end - 1);
         headers.insert(self.names.vendor("copy-source-range"), HeaderValue::try_from(bytes).expect("digits are valid in a header"));
-        let reply = self.send(&Call::new(Op::CopyPart, Method::PUT, key).with(part_query(upload, number)).headed(headers)).await?;
+        let reply = self.exchange.send(&Call::new(Op::CopyPart, Method::PUT, key).with(part_query(upload, number)).headed(headers)).await?;
         let etag = self.outcome(Op::CopyPart, key, &reply)?.etag().ok_or_else(|| no_etag(Op::CopyPart, key))?;
         if !self.conditional_part_copies {
             // The source may have been replaced before the part was copied, and is then another version now.
@@ -123,7 +123,7 @@ impl Requests {
     }
 
     pub async fn abort_upload(&self, upload: &Upload) -> Result<()> {
-        gone(self.send(&Call::new(Op::AbortUpload, Method::DELETE, &upload.key).with([("uploadId", upload.id.clone())])).await)
+        gone(self.exchange.send(&Call::new(Op::AbortUpload, Method::DELETE, &upload.key).with([("uploadId", upload.id.clone())])).await)
     }
 
     pub async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
@@ -145,14 +145,14 @@ impl Requests {
             query.extend((!id.is_empty()).then(|| ("upload-id-marker", id.clone())));
         }
         let about = |error| Error { key: prefix.clone(), ..error };
-        let reply = self.send(&Call::new(Op::ListUploads, Method::GET, &Key::root()).with(query)).await.map_err(about)?;
+        let reply = self.exchange.send(&Call::new(Op::ListUploads, Method::GET, &Key::root()).with(query)).await.map_err(about)?;
         uploads(&reply.body).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListUploads, prefix, message))
     }
 
     pub async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
         let mut query = vec![("uploadId", upload.id.clone()), ("max-parts", "1000".to_owned())];
         query.extend((after > 0).then(|| ("part-number-marker", after.to_string())));
-        let reply = self.send(&Call::new(Op::ListParts, Method::GET, &upload.key).with(query)).await?;
+        let reply = self.exchange.send(&Call::new(Op::ListParts, Method::GET, &upload.key).with(query)).await?;
         parts(&reply.body).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListParts, &upload.key, message))
     }
 }
