@@ -104,9 +104,11 @@ fn outer_key(bucket: &str, key: &Key) -> Key {
     Key::from([bucket.as_bytes(), b"/", key.as_bytes()].concat())
 }
 
-/// `error` of `bucket` as one of the whole store, where a bucket that does not exist is a name that does not.
+/// `error` of `bucket` as one of the whole store, where what is in a bucket that does not exist is absent. Of a write it stays an error of its own:
+/// "not found" may be a success there, as of a deletion.
 fn outer_error(bucket: &str, error: Error) -> Error {
-    let kind = if error.kind == ErrorKind::NoSuchBucket { ErrorKind::NotFound } else { error.kind };
+    let reads = matches!(error.op, Op::Head | Op::Get | Op::List);
+    let kind = if reads && error.kind == ErrorKind::NoSuchBucket { ErrorKind::NotFound } else { error.kind };
     Error { key: outer_key(bucket, &error.key), kind, ..error }
 }
 
@@ -171,7 +173,7 @@ impl<A: Account> BucketRouter<A> {
         let inner = routed.object(op, key)?;
         match self.bucket(routed.bucket).await {
             Ok(store) => Ok(Target { bucket: routed.bucket.to_owned(), store, key: inner }),
-            Err(error) => Err(Error { op, key: key.clone(), ..outer_error(routed.bucket, error) }),
+            Err(error) => Err(Error { key: key.clone(), ..outer_error(routed.bucket, Error { op, ..error }) }),
         }
     }
 
@@ -295,7 +297,7 @@ impl<A: Account> ObjectStore for BucketRouter<A> {
             Ok(page) => Ok(self.outer_page(&routed, request, page)),
             Err(error) if asks_existence && error.kind == ErrorKind::NoSuchBucket => Ok(ListPage::default()),
             Err(error) if asks_existence && is_refusal(error.kind) => Ok(self.outer_page(&routed, request, ListPage::default())),
-            Err(error) => Err(Error { op: Op::List, ..outer_error(routed.bucket, error) }),
+            Err(error) => Err(outer_error(routed.bucket, Error { op: Op::List, ..error })),
         }
     }
 
