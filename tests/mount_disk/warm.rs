@@ -38,7 +38,7 @@ fn damaged() {
         windlass(&server, &["put", "--endpoint", &server.endpoint()], &[&local, Path::new(&target)]).succeeds();
         let spill = tempfile::tempdir().expect("a directory can be made");
         let at = spill.path().to_str().expect("it is text");
-        let warm = || windlass(&server, &["warm", "--endpoint", &server.endpoint(), "--spill-dir", at, &target], &[]);
+        let warm = || windlass(&server, &["warm", "--hedge=false", "--endpoint", &server.endpoint(), "--spill-dir", at, &target], &[]);
         server.spoil(name, size as usize - 5);
         server.reset_log();
         let said = warm();
