@@ -6,12 +6,12 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderValue, Method, header};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::digests::{Digests, Extra, content_md5, md5_of};
+use super::digests::{CONTENT_MD5, Digests, Extra, content_md5, md5_of};
 use super::headers::{encoded, sayable};
 use super::objects::header_etag;
 use super::uploads::part_query;
@@ -19,8 +19,6 @@ use super::{Call, HASHED_HERE, Reply, Requests, off_the_runtime};
 use crate::store::{
     Body, Condition, Dialect, Error, ErrorKind, Headers, Key, Op, PartChecksum, Quirks, Result, Support, Upload, UploadChecksum,
 };
-
-pub(super) const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
 /// Time until a refused feature is tried again: the refusal may have come from a proxy, or from one server of a cluster.
 const TRIED_AGAIN_AFTER: Duration = Duration::from_mins(10);

@@ -5,13 +5,16 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use aws_sdk_s3::Client;
+use aws_sdk_s3::types::{ObjectOwnership, OwnershipControls, Tag};
 use futures::future::{join3, try_join};
-use http::Method;
+use http::{HeaderMap, Method};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
 use super::headers::{ACL, GRANT, TAGGING};
+use super::sdk_client::{PLACEHOLDER, without_blanks};
 use super::{Call, Requests};
 use crate::store::{Details, Dialect, Error, ErrorKind, Key, Op, Quirks, Result};
 
@@ -36,26 +39,6 @@ impl Telling {
     pub fn on_count(&self) {
         self.counts_tags.store(true, Relaxed);
     }
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct Tagging {
-    tag_set: Option<TagSet>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct TagSet {
-    tag: Vec<Tag>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Tag {
-    key: String,
-    #[serde(default)]
-    value: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -98,18 +81,6 @@ struct Grantee {
     uri: Option<String>,
     #[serde(rename = "EmailAddress")]
     email: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct Ownership {
-    rule: Vec<OwnershipRule>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct OwnershipRule {
-    object_ownership: String,
 }
 
 /// What an access list is carried as: names and values of headers without the vendor's prefix. None: the owner alone has all rights.
@@ -164,10 +135,13 @@ impl Requests {
 
     /// Pairs as a URL has them. None: there are none, or they are not told.
     async fn tags_of(&self, key: &Key) -> Result<Option<String>> {
-        match self.document_of(key, "tagging", &self.telling.refuses_tags, "tags", tags).await? {
-            Some(tags) if !tags.is_empty() => Ok(Some(tags)),
-            Some(_) | None => Ok(None),
-        }
+        let told = || async {
+            let get = |client: &Client| client.get_object_tagging().bucket(PLACEHOLDER).key(PLACEHOLDER).send();
+            let (tagging, _) = self.sdk.send(Op::Head, key, HeaderMap::new(), get).await?;
+            Ok(tags(tagging.tag_set()))
+        };
+        let tags = self.unless_refused(told, &self.telling.refuses_tags, "tags").await?;
+        Ok(tags.filter(|tags| !tags.is_empty()))
     }
 
     /// None: not told, or without a meaning.
@@ -176,7 +150,12 @@ impl Requests {
         if is_refused() || !*self.telling.has_acls.get_or_init(|| self.look_for_acls()).await {
             return Ok(None);
         }
-        self.document_of(key, "acl", &self.telling.refuses_acls, "access lists", rights).await
+        let told = || async {
+            let reply = self.exchange.send(&Call::new(Op::Head, Method::GET, key).with([("acl", String::new())])).await?;
+            let unread = || Error::new(ErrorKind::Malformed, Op::Head, key, "the answer to ?acl is no such document");
+            rights(without_blanks(&reply.body)).ok_or_else(unread)
+        };
+        self.unless_refused(told, &self.telling.refuses_acls, "access lists").await
     }
 
     /// Buckets of S3 can do without access lists, and new ones do: one request for all objects instead of one for each. A store that does not say
@@ -185,28 +164,21 @@ impl Requests {
         if self.dialect == Dialect::Oss {
             return true;
         }
-        let root = Key::root();
-        let call = Call::new(Op::Head, Method::GET, &root).with([("ownershipControls", String::new())]);
-        !self.exchange.send(&call).await.is_ok_and(|reply| are_acls_off(&reply.body))
+        let get = |client: &Client| client.get_bucket_ownership_controls().bucket(PLACEHOLDER).send();
+        let told = self.sdk.send(Op::Head, &Key::root(), HeaderMap::new(), get).await;
+        !told.is_ok_and(|(output, _)| output.ownership_controls.is_some_and(|controls| are_acls_off(&controls)))
     }
 
-    /// What the document `query` of an object says. None where the store refuses to tell, or has none of it.
-    async fn document_of<T>(
-        &self,
-        key: &Key,
-        query: &'static str,
-        refused: &AtomicBool,
-        what: &'static str,
-        read: impl Fn(&[u8]) -> Option<T>,
-    ) -> Result<Option<T>> {
+    /// What `told` asks of an object. None where the store refuses to tell, or has none of it.
+    async fn unless_refused<T, F>(&self, told: impl FnOnce() -> F, refused: &AtomicBool, what: &'static str) -> Result<Option<T>>
+    where
+        F: Future<Output = Result<T>>,
+    {
         if refused.load(Relaxed) {
             return Ok(None);
         }
-        let error = match self.exchange.send(&Call::new(Op::Head, Method::GET, key).with([(query, String::new())])).await {
-            Ok(reply) => match read(super::documents::trimmed(&reply.body)) {
-                Some(document) => return Ok(Some(document)),
-                None => Error::new(ErrorKind::Malformed, Op::Head, key, format!("the answer to ?{query} is no such document")),
-            },
+        let error = match told().await {
+            Ok(told) => return Ok(Some(told)),
             Err(error) => error,
         };
         match error.kind {
@@ -230,16 +202,14 @@ impl Requests {
     }
 }
 
-fn tags(document: &[u8]) -> Option<String> {
-    let tagging: Tagging = quick_xml::de::from_reader(document).ok()?;
+/// Pairs as a URL has them.
+fn tags(tags: &[Tag]) -> String {
     let said = |text: &str| percent_encode(text.as_bytes(), NON_ALPHANUMERIC).to_string();
-    let pairs = tagging.tag_set?.tag.into_iter().map(|tag| format!("{}={}", said(&tag.key), said(&tag.value)));
-    Some(pairs.collect::<Vec<_>>().join("&"))
+    tags.iter().map(|tag| format!("{}={}", said(tag.key()), said(tag.value()))).collect::<Vec<_>>().join("&")
 }
 
-fn are_acls_off(document: &[u8]) -> bool {
-    let ownership: Option<Ownership> = quick_xml::de::from_reader(super::documents::trimmed(document)).ok();
-    ownership.is_some_and(|ownership| ownership.rule.iter().any(|rule| rule.object_ownership == "BucketOwnerEnforced"))
+fn are_acls_off(controls: &OwnershipControls) -> bool {
+    controls.rules().iter().any(|rule| rule.object_ownership == ObjectOwnership::BucketOwnerEnforced)
 }
 
 fn rights(document: &[u8]) -> Option<Rights> {
@@ -354,20 +324,8 @@ mod tests {
 
     #[test]
     fn tags_become_pairs_of_a_url() {
-        let document = "<?xml version=\"1.0\"?>\n<Tagging xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><TagSet>\
-                        <Tag><Key>a b</Key><Value>1&amp;2=3</Value></Tag><Tag><Key>ä</Key><Value></Value></Tag></TagSet></Tagging>";
-        assert_eq!(tags(document.as_bytes()).unwrap(), "a%20b=1%262%3D3&%C3%A4=");
-        assert_eq!(tags(b"<Tagging><TagSet/></Tagging>").unwrap(), "");
-        assert_eq!(tags(b"<Tagging><TagSet></TagSet></Tagging>").unwrap(), "");
-        assert_eq!((tags(b"<Error/>"), tags(b"content")), (None, None));
-    }
-
-    #[test]
-    fn a_bucket_says_whether_its_access_lists_mean_anything() {
-        let controls =
-            |word: &str| format!("<OwnershipControls><Rule><ObjectOwnership>{word}</ObjectOwnership></Rule></OwnershipControls>");
-        assert!(are_acls_off(controls("BucketOwnerEnforced").as_bytes()));
-        assert!(!are_acls_off(controls("ObjectWriter").as_bytes()));
-        assert!(!are_acls_off(b"<ListBucketResult><Name>b</Name></ListBucketResult>"));
+        let tag = |key: &str, value: &str| Tag::builder().key(key).value(value).build().unwrap();
+        assert_eq!(tags(&[tag("a b", "1&2=3"), tag("ä", "")]), "a%20b=1%262%3D3&%C3%A4=");
+        assert_eq!(tags(&[]), "");
     }
 }

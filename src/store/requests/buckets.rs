@@ -1,40 +1,20 @@
 //! Requests about buckets and not about what is in them: which there are, and where one is. Invariant: a region is told only when the endpoint
 //! named it.
 
+use aws_sdk_s3::Client;
+use aws_sdk_s3::operation::list_buckets::ListBucketsOutput;
 use http::{HeaderMap, Method};
-use serde::Deserialize;
 
-use super::documents::trimmed;
 use super::{Call, Requests, Unsigned};
 use crate::store::redirect::Target;
 use crate::store::{Error, ErrorKind, Key, Op, Result};
 
 /// Names of a page, where buckets are asked for page by page.
-const PAGE: &str = "1000";
+const PAGE: i32 = 1000;
 
 /// In the response to HeadBucket, also when that is a refusal:
 /// <https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html>
 const BUCKET_REGION: &str = "x-amz-bucket-region";
-
-/// The answer to ListBuckets.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct BucketsDocument {
-    buckets: BucketList,
-    continuation_token: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct BucketList {
-    bucket: Vec<BucketEntry>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct BucketEntry {
-    name: String,
-}
 
 impl Requests {
     /// The names of the buckets of the account. The address of these requests is that of the endpoint, without a bucket.
@@ -43,26 +23,26 @@ impl Requests {
     /// 10,000 buckets must be asked page by page, and refuse anything else:
     /// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/BucketRestrictions.html>
     pub async fn list_buckets(&self) -> Result<Vec<String>> {
-        let mut page = match self.buckets_page(Vec::new()).await {
-            Err(error) if error.kind == ErrorKind::Invalid => self.buckets_page(vec![("max-buckets", PAGE.to_owned())]).await?,
+        let mut page = match self.buckets_page(None, None).await {
+            Err(error) if error.kind == ErrorKind::Invalid => self.buckets_page(None, Some(PAGE)).await?,
             page => page?,
         };
         let (mut names, mut token) = (Vec::new(), None::<String>);
         loop {
-            names.extend(page.buckets.bucket.into_iter().map(|bucket| bucket.name));
+            names.extend(page.buckets().iter().filter_map(|bucket| bucket.name().map(str::to_owned)));
             let Some(next) = page.continuation_token.filter(|next| !next.is_empty()) else { return Ok(names) };
             if token.as_ref() == Some(&next) {
                 return Err(Error::new(ErrorKind::Malformed, Op::List, &Key::root(), "the list of buckets does not go on"));
             }
-            page = self.buckets_page(vec![("continuation-token", next.clone()), ("max-buckets", PAGE.to_owned())]).await?;
+            page = self.buckets_page(Some(&next), Some(PAGE)).await?;
             token = Some(next);
         }
     }
 
-    async fn buckets_page(&self, query: Vec<(&'static str, String)>) -> Result<BucketsDocument> {
-        let root = Key::root();
-        let reply = self.exchange.send(&Call::new(Op::List, Method::GET, &root).with(query)).await?;
-        read_buckets(&reply.body).ok_or_else(|| Error::new(ErrorKind::Malformed, Op::List, &root, "the answer is no list of buckets"))
+    async fn buckets_page(&self, token: Option<&str>, size: Option<i32>) -> Result<ListBucketsOutput> {
+        let token = token.map(str::to_owned);
+        let list = |client: &Client| client.list_buckets().set_continuation_token(token).set_max_buckets(size).send();
+        Ok(self.sdk.send(Op::List, &Key::root(), HeaderMap::new(), list).await?.0)
     }
 
     /// The region of the bucket where that is another one than requests are signed for; None: it is here, as far as the endpoint tells. A bucket
@@ -87,34 +67,5 @@ impl Requests {
             _ if region.is_some() => Ok(region),
             _ => Err(refused()),
         }
-    }
-}
-
-fn read_buckets(body: &[u8]) -> Option<BucketsDocument> {
-    let body = trimmed(body);
-    // What is no such document has none of its parts, and none of them must be there.
-    let is_it = body.windows(RESULT.len()).any(|part| part == RESULT);
-    quick_xml::de::from_reader(body).ok().filter(|_| is_it)
-}
-
-/// The name of the document.
-const RESULT: &[u8] = b"ListAllMyBucketsResult";
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_and_the_next_page_are_read_from_list_buckets() {
-        let document = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<ListAllMyBucketsResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
-             <Owner><ID>1</ID></Owner><Buckets><Bucket><Name>one</Name><CreationDate>2020-01-01T00:00:00Z</CreationDate></Bucket>\
-             <Bucket><BucketRegion>eu-west-1</BucketRegion><Name>two</Name></Bucket></Buckets><ContinuationToken>t</ContinuationToken>\
-             </ListAllMyBucketsResult>";
-        let page = read_buckets(document.as_bytes()).unwrap();
-        assert_eq!(page.buckets.bucket.iter().map(|bucket| &*bucket.name).collect::<Vec<_>>(), ["one", "two"]);
-        assert_eq!(page.continuation_token.as_deref(), Some("t"));
-        let empty = read_buckets(b"<ListAllMyBucketsResult><Buckets/></ListAllMyBucketsResult>").unwrap();
-        assert!(empty.buckets.bucket.is_empty() && empty.continuation_token.is_none());
-        assert!(read_buckets(b"<html><body>hello</body></html>").is_none());
     }
 }

@@ -1,26 +1,11 @@
-//! The XML documents of a request that deletes many objects (DeleteObjects of S3, DeleteMultipleObjects of OSS). Pure. Invariant: a key that a document
-//! cannot say exactly is not put into one.
+//! What a request says that deletes many objects (DeleteObjects of S3, DeleteMultipleObjects of OSS), and what its answer means. Pure. Invariant: a
+//! key that a document cannot say exactly is not put into one.
 
-use serde::{Deserialize, Serialize};
+use aws_sdk_s3::types::{self, Delete, ObjectIdentifier};
+use http::HeaderMap;
 
-use super::documents::trimmed;
-use crate::store::Key;
-
-#[derive(Serialize)]
-#[serde(rename = "Delete")]
-struct Deletion<'a> {
-    /// Only failures are answered.
-    #[serde(rename = "Quiet")]
-    quiet: bool,
-    #[serde(rename = "Object")]
-    objects: Vec<Named<'a>>,
-}
-
-#[derive(Serialize)]
-struct Named<'a> {
-    #[serde(rename = "Key")]
-    key: &'a str,
-}
+use crate::store::answer::Answer;
+use crate::store::{Error, Key, Op};
 
 /// Whether a document says it and its reader understands that: XML has no words for control characters, and blanks at an end may be dropped.
 pub(super) fn can_name(key: &Key) -> bool {
@@ -30,73 +15,35 @@ pub(super) fn can_name(key: &Key) -> bool {
     key.to_str().is_some_and(is_plain)
 }
 
-/// The body that names `keys`, which all [can be](can_name).
-pub(super) fn request(keys: &[&Key]) -> String {
-    let objects = keys.iter().filter_map(|key| key.to_str()).map(|key| Named { key }).collect();
-    quick_xml::se::to_string(&Deletion { quiet: true, objects }).expect("text can be written as XML")
+/// Names `keys`, which all [can be](can_name). Only failures are answered.
+pub(super) fn request(keys: &[&Key]) -> Delete {
+    let object = |key: &str| ObjectIdentifier::builder().key(key).build().expect("it has a key");
+    let objects = keys.iter().filter_map(|key| key.to_str()).map(object).collect();
+    Delete::builder().quiet(true).set_objects(Some(objects)).build().expect("it has objects")
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct Answer {
-    error: Vec<Failure>,
-    /// Of a document that is an error as a whole.
-    code: Option<String>,
-}
-
-/// An object that was not deleted.
-#[derive(Debug, Default, Deserialize, Serialize)]
-#[serde(rename = "Error", rename_all = "PascalCase", default)]
-pub(super) struct Failure {
-    #[serde(skip_serializing)]
-    key: String,
-    code: String,
-    message: String,
-}
-
-impl Failure {
-    pub fn key(&self) -> Key {
-        Key::from(self.key.as_str())
-    }
-
-    /// The status that the answer to a request for this object alone would have.
-    pub fn status(&self) -> u16 {
-        match self.code.as_str() {
-            "AccessDenied" => 403,
-            "NoSuchKey" | "NoSuchVersion" => 404,
-            "SlowDown" | "ServiceUnavailable" => 503,
-            "InternalError" => 500,
-            _ => 400,
-        }
-    }
-
-    /// The document that it would have.
-    pub fn document(&self) -> Vec<u8> {
-        quick_xml::se::to_string(self).expect("text can be written as XML").into_bytes()
-    }
-}
-
-/// What was not deleted. None: the body is no answer to such a request.
-pub(super) fn failures(body: &[u8]) -> Option<Vec<Failure>> {
-    // A quiet answer may be no document at all.
-    if trimmed(body).is_empty() {
-        return Some(Vec::new());
-    }
-    let answer: Answer = quick_xml::de::from_reader(trimmed(body)).ok()?;
-    answer.code.is_none().then_some(answer.error)
+/// The error that the answer to a request for this object alone would have been.
+pub(super) fn error_of(failure: &types::Error, headers: &HeaderMap) -> Error {
+    let status = match failure.code().unwrap_or_default() {
+        "AccessDenied" => 403,
+        "NoSuchKey" | "NoSuchVersion" => 404,
+        "SlowDown" | "ServiceUnavailable" => 503,
+        "InternalError" => 500,
+        _ => 400,
+    };
+    let answer = Answer { code: failure.code.clone(), message: failure.message.clone(), region: None, ..Answer::new(status, headers, b"") };
+    answer.into_error(Op::Delete, &Key::from(failure.key().unwrap_or_default()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::ErrorKind;
 
     #[test]
     fn keys_are_named_exactly_or_not_at_all() {
         let keys = ["a/b", "a & <b> \"c\" 'd'", "ä/中文 🦀", "dir/"].map(Key::from);
         assert!(keys.iter().all(can_name));
-        let body = request(&keys.iter().collect::<Vec<_>>());
-        assert!(body.starts_with("<Delete><Quiet>true</Quiet><Object><Key>a/b</Key></Object>"), "{body}");
-        assert!(body.contains("<Key>a &amp; &lt;b&gt;") && body.ends_with("</Delete>"), "{body}");
         for key in ["a\nb", "a\u{1}", " a", "a ", "", "\u{ffff}"] {
             assert!(!can_name(&Key::from(key)), "{key:?}");
         }
@@ -104,18 +51,12 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_names_what_is_still_there() {
-        let none = |body: &str| failures(body.as_bytes()).expect("it is an answer").is_empty();
-        assert!(
-            none("")
-                && none("<DeleteResult/>")
-                && none("<DeleteResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Deleted><Key>a</Key></Deleted></DeleteResult>")
-        );
-        let body = "\n<?xml version=\"1.0\"?><DeleteResult><Error><Key>a/b &amp; c</Key><Code>AccessDenied</Code><Message>no</Message></Error>\
-                    <Error><Key>d</Key><Code>SlowDown</Code></Error></DeleteResult>";
-        let found = failures(body.as_bytes()).expect("it is an answer");
-        let found: Vec<_> = found.iter().map(|failure| (failure.key().to_string(), failure.status())).collect();
-        assert_eq!(found, [("a/b & c".to_owned(), 403), ("d".to_owned(), 503)]);
-        assert!(failures(b"<Error><Code>MalformedXML</Code></Error>").is_none() && failures(b"no").is_none());
+    fn a_failure_is_the_error_of_a_delete_of_its_own() {
+        for (code, kind) in
+            [("AccessDenied", ErrorKind::AccessDenied), ("SlowDown", ErrorKind::Throttled), ("NoSuchKey", ErrorKind::NotFound)]
+        {
+            let error = error_of(&types::Error::builder().key("a/b & c").code(code).build(), &HeaderMap::new());
+            assert_eq!((error.kind, error.key.to_str(), error.code.as_deref()), (kind, Some("a/b & c"), Some(code)));
+        }
     }
 }

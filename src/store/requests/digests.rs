@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use crc_fast::CrcAlgorithm;
-use http::HeaderValue;
+use http::{HeaderName, HeaderValue};
 use md5::{Digest, Md5};
 use sha2::Sha256;
 
@@ -77,6 +77,8 @@ pub(super) fn md5_of(body: &Body) -> [u8; 16] {
     body.pieces().iter().for_each(|piece| md5.update(piece));
     md5.finalize().into()
 }
+
+pub(super) const CONTENT_MD5: HeaderName = HeaderName::from_static("content-md5");
 
 /// The value of Content-MD5.
 pub(super) fn content_md5(md5: [u8; 16]) -> HeaderValue {

@@ -36,7 +36,7 @@ pub(in crate::store) struct Unsigned<'a> {
     pub op: Op,
     pub method: Method,
     pub key: &'a Key,
-    pub query: &'a [(&'static str, String)],
+    pub query: &'a [(&'a str, String)],
     pub headers: &'a HeaderMap,
     /// SHA-256 of the body, when it is to be signed.
     pub payload: Option<[u8; 32]>,
@@ -86,7 +86,7 @@ pub(super) struct Call<'a> {
     pub op: Op,
     pub method: Method,
     pub key: &'a Key,
-    pub query: Vec<(&'static str, String)>,
+    pub query: Vec<(&'a str, String)>,
     pub headers: HeaderMap,
     pub body: Body,
     /// SHA-256 of the body, where it is known already.
@@ -98,7 +98,7 @@ impl<'a> Call<'a> {
         Self { op, method, key, query: Vec::new(), headers: HeaderMap::new(), body: Body::default(), payload: None }
     }
 
-    pub fn with(self, query: impl Into<Vec<(&'static str, String)>>) -> Self {
+    pub fn with(self, query: impl Into<Vec<(&'a str, String)>>) -> Self {
         Self { query: query.into(), ..self }
     }
 

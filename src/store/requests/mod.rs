@@ -11,6 +11,7 @@ mod documents;
 mod exchange;
 mod headers;
 mod objects;
+mod sdk_client;
 mod session;
 mod uploads;
 
@@ -23,6 +24,7 @@ use self::attributes::Telling;
 use self::digests::{Acknowledging, Digests, Extra};
 use self::exchange::{Call, Exchange, Reply};
 use self::headers::Names;
+use self::sdk_client::SdkClient;
 use super::leave::Clients;
 use super::{Body, Dialect, Options, Polynomial, StoreTime, Support, UploadChecksum};
 use crate::metrics::Metrics;
@@ -42,6 +44,7 @@ pub(super) struct Requests {
     dialect: Dialect,
     bucket: String,
     exchange: Arc<Exchange>,
+    sdk: SdkClient,
     voice: Arc<dyn Voice>,
     names: Arc<Names>,
     verifies_reads: bool,
@@ -68,10 +71,12 @@ impl Requests {
     /// `http` comes from [`clients`](super::clients::clients).
     pub fn new(http: Clients, options: &Options, voice: Arc<dyn Voice>, tags: Arc<Tags>, metrics: Arc<Metrics>) -> Self {
         let names = Arc::new(Names::new(options));
+        let exchange = Arc::new(Exchange::new(http, options, Arc::clone(&voice), Arc::clone(&names), Arc::clone(&metrics)));
         Self {
             dialect: options.dialect,
             bucket: options.bucket.clone(),
-            exchange: Arc::new(Exchange::new(http, options, Arc::clone(&voice), Arc::clone(&names), Arc::clone(&metrics))),
+            sdk: SdkClient::new(Arc::clone(&exchange), Arc::clone(&voice)),
+            exchange,
             voice,
             names,
             verifies_reads: options.verify_reads,

@@ -1,16 +1,18 @@
 //! Whole objects: their details, PUT, copy, DELETE, symbolic links. Invariant: the checksum that the store tells of what it took
 //! is that of what was sent, or the write is an error.
 
+use aws_sdk_s3::Client;
 use futures::future::try_join;
 use futures::{FutureExt, StreamExt, TryFutureExt, stream};
 use http::{HeaderMap, HeaderValue, Method, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
-use super::adapt::{Becomes, CONTENT_MD5, Sent};
+use super::adapt::{Becomes, Sent};
 use super::deletion;
-use super::digests::{content_md5, md5_of};
+use super::digests::{CONTENT_MD5, content_md5, md5_of};
 use super::documents::Outcome;
 use super::headers::{Version, object_sum, version_in};
+use super::sdk_client::{PLACEHOLDER, without_blanks};
 use super::uploads::algorithm;
 use super::{Call, Reply, Requests};
 use crate::store::symlink::{self, Link};
@@ -240,18 +242,10 @@ impl Requests {
 
     async fn delete_named(&self, keys: &[&Key]) -> Result<Vec<Error>> {
         let (root, op) = (Key::root(), Op::Delete);
-        let body = Body::from(deletion::request(keys).into_bytes());
-        let mut headers = HeaderMap::new();
-        // Both vendors insist on it.
-        headers.insert(CONTENT_MD5, content_md5(md5_of(&body)));
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
-        let reply =
-            self.exchange.send(&Call::new(op, Method::POST, &root).with([("delete", String::new())]).headed(headers).bearing(body)).await?;
-        let refused = |key: &Key, status, document: &[u8]| self.voice.refused(op, key, status, &reply.headers, document);
-        let Some(failures) = deletion::failures(&reply.body) else {
-            return Err(refused(&root, reply.status, super::documents::trimmed(&reply.body)));
-        };
-        let errors = failures.into_iter().map(|failure| refused(&failure.key(), failure.status(), &failure.document()));
+        let document = deletion::request(keys);
+        let delete = |client: &Client| client.delete_objects().bucket(PLACEHOLDER).delete(document).send();
+        let (output, reply) = self.sdk.send(op, &root, HeaderMap::new(), delete).await?;
+        let errors = output.errors().iter().map(|failure| deletion::error_of(failure, &reply.headers));
         Ok(errors.filter(|error| error.kind != ErrorKind::NotFound).collect())
     }
 
@@ -287,7 +281,7 @@ impl Requests {
 
     /// What a document says; one that is an error became so after the answer had begun with success.
     pub(super) fn outcome(&self, op: Op, key: &Key, reply: &Reply) -> Result<Outcome> {
-        let body = super::documents::trimmed(&reply.body);
+        let body = without_blanks(&reply.body);
         Outcome::read(body).ok_or_else(|| self.voice.refused(op, key, reply.status, &reply.headers, body))
     }
 }
@@ -298,7 +292,7 @@ fn leads_nowhere(error: &Error) -> bool {
 }
 
 /// What is not there needs no deleting.
-pub(super) fn gone(result: Result<Reply>) -> Result<()> {
+pub(super) fn gone<T>(result: Result<T>) -> Result<()> {
     match result {
         Err(error) if error.kind != ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -1,17 +1,28 @@
 //! Multipart uploads: begin, send and copy parts, complete, abort, list. Invariant: an object is complete only when its checksum
 //! is that of its parts one after another, wherever the store tells it.
 
+use std::time::SystemTime;
+
+use aws_sdk_s3::Client;
+use aws_sdk_s3::operation::list_multipart_uploads::ListMultipartUploadsOutput;
+use aws_sdk_s3::operation::list_parts::ListPartsOutput;
+use aws_sdk_s3::types::EncodingType;
 use http::{HeaderMap, HeaderValue, Method, header};
+use percent_encoding::percent_decode_str;
 
 use super::adapt::{Becomes, Sent};
-use super::documents::{completion, parts, uploads};
+use super::documents::completion;
 use super::headers::{ACL, decoded, encoded};
 use super::objects::{gone, header_etag, no_etag};
+use super::sdk_client::PLACEHOLDER;
 use super::{Call, Requests};
 use crate::store::{
-    Body, Condition, Dialect, Error, ErrorKind, Key, Op, Part, PartChecksum, PartCopy, PartsPage, Result, Upload, UploadChecksum,
-    UploadRequest, UploadsPage, Written,
+    Body, Condition, Dialect, ETag, Error, ErrorKind, Key, Op, Part, PartChecksum, PartCopy, PartsPage, Result, Unfinished, Upload,
+    UploadChecksum, UploadRequest, UploadsPage, Written,
 };
+
+/// Entries of a page, the most that stores give.
+const PAGE: i32 = 1000;
 
 /// That the sum is one of the whole object, which is made of those of the parts.
 const WHOLE: &str = "FULL_OBJECT";
@@ -123,7 +134,8 @@ impl Requests {
     }
 
     pub async fn abort_upload(&self, upload: &Upload) -> Result<()> {
-        gone(self.exchange.send(&Call::new(Op::AbortUpload, Method::DELETE, &upload.key).with([("uploadId", upload.id.clone())])).await)
+        let abort = |client: &Client| client.abort_multipart_upload().bucket(PLACEHOLDER).key(PLACEHOLDER).upload_id(&upload.id).send();
+        gone(self.sdk.send(Op::AbortUpload, &upload.key, HeaderMap::new(), abort).await)
     }
 
     pub async fn list_uploads(&self, prefix: &Key, after: Option<&(Key, String)>) -> Result<UploadsPage> {
@@ -133,28 +145,76 @@ impl Requests {
                 Error::new(ErrorKind::Invalid, Op::ListUploads, prefix, "keys that are asked for are UTF-8, this one is not")
             })
         };
-        let mut query = vec![("uploads", String::new()), ("max-uploads", "1000".to_owned())];
-        if self.dialect == Dialect::Oss {
-            query.push(("encoding-type", "url".to_owned()));
-        }
-        if !prefix.as_bytes().is_empty() {
-            query.push(("prefix", text(prefix)?));
-        }
-        if let Some((key, id)) = after {
-            query.push(("key-marker", text(key)?));
-            query.extend((!id.is_empty()).then(|| ("upload-id-marker", id.clone())));
-        }
+        let prefix_text = if prefix.as_bytes().is_empty() { None } else { Some(text(prefix)?) };
+        let (key_marker, id_marker) = match after {
+            Some((key, id)) => (Some(text(key)?), Some(id.clone()).filter(|id| !id.is_empty())),
+            None => (None, None),
+        };
+        let list = |client: &Client| {
+            let list = client.list_multipart_uploads().bucket(PLACEHOLDER).max_uploads(PAGE).set_prefix(prefix_text);
+            let list = list.set_encoding_type((self.dialect == Dialect::Oss).then_some(EncodingType::Url));
+            list.set_key_marker(key_marker).set_upload_id_marker(id_marker).send()
+        };
         let about = |error| Error { key: prefix.clone(), ..error };
-        let reply = self.exchange.send(&Call::new(Op::ListUploads, Method::GET, &Key::root()).with(query)).await.map_err(about)?;
-        uploads(&reply.body).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListUploads, prefix, message))
+        let (page, _) = self.sdk.send(Op::ListUploads, &Key::root(), HeaderMap::new(), list).await.map_err(about)?;
+        uploads_page(page).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListUploads, prefix, message))
     }
 
     pub async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {
-        let mut query = vec![("uploadId", upload.id.clone()), ("max-parts", "1000".to_owned())];
-        query.extend((after > 0).then(|| ("part-number-marker", after.to_string())));
-        let reply = self.exchange.send(&Call::new(Op::ListParts, Method::GET, &upload.key).with(query)).await?;
-        parts(&reply.body).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListParts, &upload.key, message))
+        let marker = (after > 0).then(|| after.to_string());
+        let list = |client: &Client| {
+            let list = client.list_parts().bucket(PLACEHOLDER).key(PLACEHOLDER).upload_id(&upload.id);
+            list.max_parts(PAGE).set_part_number_marker(marker).send()
+        };
+        let (page, _) = self.sdk.send(Op::ListParts, &upload.key, HeaderMap::new(), list).await?;
+        parts_page(page).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListParts, &upload.key, message))
     }
+}
+
+/// The page of uploads that the store listed, or why it is none.
+fn uploads_page(page: ListMultipartUploadsOutput) -> Result<UploadsPage, String> {
+    let is_encoded = page.encoding_type == Some(EncodingType::Url);
+    let key = |text: &str| match is_encoded {
+        // As in listings: a literal plus comes as %2B.
+        true => Key::from(percent_decode_str(&text.replace('+', " ")).collect::<Vec<u8>>()),
+        false => Key::from(text),
+    };
+    let mut uploads = Vec::with_capacity(page.uploads().len());
+    for upload in page.uploads() {
+        let (Some(name), Some(id)) = (&upload.key, &upload.upload_id) else {
+            return Err("an upload is listed without its key or its id".into());
+        };
+        // Servers exist that leave it out; such an upload is as old as can be.
+        let initiated = upload.initiated.map_or(Ok(SystemTime::UNIX_EPOCH), SystemTime::try_from);
+        let initiated = initiated.map_err(|_| "an upload is listed with a date that no clock shows".to_owned())?;
+        uploads.push(Unfinished { key: key(name), id: id.clone(), initiated });
+    }
+    let next = match (page.is_truncated, page.next_key_marker) {
+        (Some(true), Some(marker)) => Some((key(&marker), page.next_upload_id_marker.unwrap_or_default())),
+        (Some(true), None) => return Err("the list of uploads is not complete and does not say how to go on".into()),
+        (Some(false) | None, _) => None,
+    };
+    Ok(UploadsPage { uploads, next })
+}
+
+/// The page of parts that the store listed, or why it is none.
+fn parts_page(page: ListPartsOutput) -> Result<PartsPage, String> {
+    let mut parts = Vec::with_capacity(page.parts().len());
+    for part in page.parts() {
+        let number = part.part_number.and_then(|number| u32::try_from(number).ok());
+        let (Some(number), Some(size)) = (number, part.size.and_then(|size| u64::try_from(size).ok())) else {
+            return Err("a part is listed without its number or its size".into());
+        };
+        // Servers exist that leave it out; such a part is none that anybody knows.
+        let etag = ETag::quoted(part.e_tag.as_deref().unwrap_or_default().trim());
+        parts.push(Part { number, etag, size, crc64: None, crc32c: None });
+    }
+    let next = match (page.is_truncated, page.next_part_number_marker.and_then(|marker| marker.trim().parse().ok())) {
+        (Some(true), Some(marker)) => Some(marker),
+        (Some(true), None) => return Err("the list of parts is not complete and does not say how to go on".into()),
+        (Some(false) | None, _) => None,
+    };
+    Ok(PartsPage { parts, next })
 }
 
 pub(super) fn part_query(upload: &Upload, number: u32) -> [(&'static str, String); 2] {

@@ -1,6 +1,7 @@
 //! The S3 dialect: everything goes through what both dialects share, with addresses and signatures of its own. One attempt a call,
-//! and another where other credentials sign it. It does not retry. Of the vendor's SDK only the endpoint rules, the sources of
-//! credentials and the arithmetic of signatures are used: the request pipeline of its clients costs several times the CPU of a small request (see `sign`).
+//! and another where other credentials sign it. It does not retry. Of the vendor's SDK the endpoint rules, the sources of credentials and the
+//! arithmetic of signatures are used, and its client for documents (see `requests`), but not for data: its pipeline costs several times the CPU
+//! of a small request (see `sign`).
 //! Invariant: all requests go to the same address.
 
 mod account;

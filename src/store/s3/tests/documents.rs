@@ -1,0 +1,150 @@
+//! Documents that the vendor's client reads for us: as servers write them, not only as S3 does.
+
+use super::*;
+use crate::store::Unfinished;
+use crate::store::buckets::Account;
+
+fn ok(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}
+
+const JSON_KEYS: &str = r#"echo '{"Version":1,"AccessKeyId":"test","SecretAccessKey":"testsecret"}'"#;
+
+fn upload() -> Upload {
+    Upload { key: "k".into(), id: "u".into(), checksum: None, acl: None }
+}
+
+#[tokio::test]
+async fn uploads_are_read_with_keys_of_both_encodings() {
+    let entry = |key: &str, date: &str| format!("<Upload><Key>{key}</Key><UploadId>i</UploadId>{date}<Owner><ID>o</ID></Owner></Upload>");
+    let date = "<Initiated>2024-02-29T00:00:01.000Z</Initiated>";
+    let page =
+        |content: &str| ok(&format!("\n <?xml version=\"1.0\"?>\n<ListMultipartUploadsResult>{content}</ListMultipartUploadsResult>"));
+    let plain = page(&format!("<IsTruncated>false</IsTruncated>{}{}", entry("a+b&amp;", date), entry("c", "")));
+    let encoded = page(&format!(
+        "<EncodingType>url</EncodingType>{}<IsTruncated>true</IsTruncated><NextKeyMarker>a%2Bb</NextKeyMarker>\
+         <NextUploadIdMarker>i</NextUploadIdMarker>",
+        entry("a%2Bb%20", date)
+    ));
+    let (server, store) = scripted(&[plain, encoded, page("<IsTruncated>true</IsTruncated>"), page("")]).await;
+    let unfinished = |key: &str, seconds| Unfinished {
+        key: key.into(),
+        id: "i".into(),
+        initiated: SystemTime::UNIX_EPOCH + Duration::from_secs(seconds),
+    };
+
+    let read = store.list_uploads(&"p/".into(), Some(&("p/a b".into(), "i".into()))).await.unwrap();
+    assert_eq!((read.uploads, read.next), (vec![unfinished("a+b&", 1_709_164_801), unfinished("c", 0)], None));
+    let read = store.list_uploads(&Key::root(), None).await.unwrap();
+    assert_eq!((read.uploads, read.next), (vec![unfinished("a+b ", 1_709_164_801)], Some(("a+b".into(), "i".into()))));
+    assert_eq!(store.list_uploads(&Key::root(), None).await.unwrap_err().kind, ErrorKind::Malformed);
+    assert_eq!(store.list_uploads(&Key::root(), None).await.unwrap().uploads, []);
+
+    let head = &server.heads()[0];
+    for parameter in ["?", "uploads", "max-uploads=1000", "prefix=p%2f", "key-marker=p%2fa%20b", "upload-id-marker=i"] {
+        assert!(head.lines().next().unwrap().contains(parameter), "{head}");
+    }
+    for of_the_sdk in ["x-id", "amz-sdk", "user-agent: aws", "x-amz-user-agent"] {
+        assert!(!head.contains(of_the_sdk), "{head}");
+    }
+}
+
+#[tokio::test]
+async fn parts_are_read_up_to_the_marker_of_the_next_page() {
+    let page = |content: &str| ok(&format!("<?xml version=\"1.0\"?>\n<ListPartsResult><UploadId>i</UploadId>{content}</ListPartsResult>"));
+    let full = page(
+        "<PartNumberMarker>0</PartNumberMarker><NextPartNumberMarker>7</NextPartNumberMarker><IsTruncated>true</IsTruncated>\
+         <Part><PartNumber>1</PartNumber><LastModified>2024-02-29T00:00:01Z</LastModified><ETag>&quot;a&quot;</ETag><Size>5</Size></Part>\
+         <Part><Size>6</Size><PartNumber>7</PartNumber></Part>",
+    );
+    let moto = ok(
+        "<?xml version=\"1.0\"?>\n<ListPartsResponse xmlns=\"x\"><Part><PartNumber>8</PartNumber><Size>1</Size></Part></ListPartsResponse>",
+    );
+    let (_server, store) = scripted(&[full, moto, page("<IsTruncated>true</IsTruncated>")]).await;
+    let read = store.list_parts(&upload(), 0).await.unwrap();
+    let parts: Vec<_> = read.parts.iter().map(|part| (part.number, part.etag.as_str(), part.size)).collect();
+    assert_eq!((parts, read.next), (vec![(1, "\"a\"", 5), (7, "", 6)], Some(7)));
+    let read = store.list_parts(&upload(), 7).await.unwrap();
+    assert_eq!((read.parts.iter().map(|part| part.number).collect::<Vec<_>>(), read.next), (vec![8], None));
+    assert_eq!(store.list_parts(&upload(), 7).await.unwrap_err().kind, ErrorKind::Malformed);
+}
+
+#[tokio::test]
+async fn an_answer_to_many_deletes_names_what_is_still_there() {
+    let result = |content: &str| ok(&format!("\n<?xml version=\"1.0\"?><DeleteResult xmlns=\"x\">{content}</DeleteResult>"));
+    for (answer, left) in [
+        (ok(""), &[][..]),
+        (ok(" \n"), &[]),
+        (result(""), &[]),
+        (result("<Deleted><Key>a</Key></Deleted>"), &[]),
+        (
+            result(
+                "<Error><Key>a/b &amp; c</Key><Code>AccessDenied</Code><Message>no</Message></Error><Error><Key>d</Key><Code>SlowDown</Code></Error>\
+                 <Error><Key>e</Key><Code>NoSuchKey</Code></Error>",
+            ),
+            &[("a/b & c", ErrorKind::AccessDenied), ("d", ErrorKind::Throttled)],
+        ),
+    ] {
+        let (server, store) = scripted(std::slice::from_ref(&answer)).await;
+        let refused = store.delete_many(&["a".into()]).await.unwrap();
+        let refused: Vec<_> = refused.iter().map(|error| (error.key.to_str().unwrap(), error.kind)).collect();
+        assert_eq!(refused, left, "{answer}");
+        let head = server.heads().remove(0);
+        assert!(head.contains("content-md5") && !head.contains("x-amz-checksum"), "{head}");
+    }
+    // An error that came with success is one of all of them, and nothing is known of what was deleted.
+    let failed = ok("<?xml version=\"1.0\"?><Error><Code>InternalError</Code><Message>try again</Message></Error>");
+    let error = scripted(&[failed]).await.1.delete_many(&["a".into()]).await.unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Unavailable, "try again"));
+    assert_eq!(scripted(&[ok("no")]).await.1.delete_many(&["a".into()]).await.unwrap_err().kind, ErrorKind::Malformed);
+}
+
+#[tokio::test]
+async fn buckets_are_listed_by_token_after_a_first_page_of_any_size() {
+    let page = |content: &str| ok(&format!("<ListAllMyBucketsResult><Owner><ID>1</ID></Owner>{content}</ListAllMyBucketsResult>"));
+    let bucket = |name: &str| format!("<Bucket><Name>{name}</Name><CreationDate>2020-01-01T00:00:00Z</CreationDate></Bucket>");
+    let account = async |replies: &[String]| {
+        let server = Fake::start(replies.iter().cloned().map(Reply::Close).collect()).await;
+        let options = Options {
+            endpoint: Some(server.address().to_string()),
+            region: Some("us-east-1".into()),
+            signature: Signature::None,
+            ..Options::default()
+        };
+        let account = S3Account::connect(&options, Arc::default()).await.unwrap();
+        (server, account)
+    };
+    let first = page(&format!("<Buckets>{}</Buckets><ContinuationToken>t</ContinuationToken>", bucket("one")));
+    let second = page(&format!("<Buckets>{}</Buckets>", bucket("two")));
+    let (server, both) = account(&[first, second]).await;
+    assert_eq!(both.list_buckets().await.unwrap(), ["one", "two"]);
+    let heads = server.heads();
+    assert!(!heads[0].contains("max-buckets") && heads[1].contains("max-buckets=1000") && heads[1].contains("continuation-token=t"));
+    assert_eq!(account(&[page("<Buckets/>")]).await.1.list_buckets().await.unwrap(), [""; 0]);
+    let error = account(&[ok("<html><body>hello</body></html>")]).await.1.list_buckets().await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Malformed);
+}
+
+/// Prints what the pipeline of the SDK costs: one DELETE goes through it and the other does not, and neither has a document.
+/// `cargo test --lib sdk_costs -- --ignored --nocapture`
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn sdk_costs() {
+    const REQUESTS: u32 = 2_000;
+    let gone = Reply::Keep("HTTP/1.1 204 No Content\r\n\r\n".into());
+    let server = Fake::start(vec![gone; 4 * REQUESTS as usize]).await;
+    let store = connect(&process(&server.address().to_string(), JSON_KEYS), Arc::default()).await.unwrap();
+    let upload = upload();
+    for round in ["first", "second"] {
+        let start = cpu_time::ProcessTime::now();
+        for _ in 0..REQUESTS {
+            store.delete(&upload.key).await.unwrap();
+        }
+        let own = start.elapsed() / REQUESTS;
+        let start = cpu_time::ProcessTime::now();
+        for _ in 0..REQUESTS {
+            store.abort_upload(&upload).await.unwrap();
+        }
+        println!("{round}: DELETE of an object, formed here: {own:?}; of an upload, formed by the SDK: {:?}", start.elapsed() / REQUESTS);
+    }
+}
