@@ -82,8 +82,8 @@ static LOG: OnceLock<Log> = OnceLock::new();
 const LOG_MODE: u32 = 0o644;
 
 /// Beginnings of targets that print requests with their headers at levels below `warn`.
-const TALKATIVE: [&str; 9] =
-    ["aws_sigv4", "aws_smithy_runtime", "aws_smithy_http", "aws_config", "aws_runtime", "reqsign", "reqwest", "hyper", "h2"];
+const TALKATIVE: [&str; 10] =
+    ["aws_sigv4", "aws_sdk", "aws_smithy_runtime", "aws_smithy_http", "aws_config", "aws_runtime", "reqsign", "reqwest", "hyper", "h2"];
 
 /// The socket of syslog, which as the name of a log file stands for syslog.
 const SYSLOG: &str = "/dev/log";

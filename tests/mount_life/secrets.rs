@@ -31,8 +31,10 @@ fn everywhere() {
     server.put("file", vec![7; 3 << 20]);
     let passwd = fs::read_to_string(server.passwd_file()).expect("it is ours");
     assert_eq!(passwd, format!("{ACCESS_KEY}:{SECRET_KEY}\n"));
-    let levels =
-        ["trace", "trace,aws_sigv4=trace,aws_smithy_runtime=trace,hyper=trace,hyper_util=trace,reqwest=trace,rustls=trace,windlass=trace"];
+    let levels = [
+        "trace",
+        "trace,aws_sigv4=trace,aws_sdk_s3=trace,aws_smithy_runtime=trace,hyper=trace,hyper_util=trace,reqwest=trace,rustls=trace,windlass=trace",
+    ];
     for (level, format, by_file) in [(levels[0], "text", true), (levels[1], "text", false), (levels[1], "json", true)] {
         let place = Place::new();
         let log = place.beside("log");
