@@ -41,11 +41,13 @@ pub enum RootNames {
 }
 
 impl RootNames {
-    /// Returns the bucket that `path` is or is in, which is its first component; the root where all of the mount is one bucket.
+    /// Returns the bucket that `path` is in, which is its first component. The root where all of the mount is one bucket, and of a name in the root,
+    /// which may be no bucket: what is remembered for each bucket must not grow with such names.
     pub(super) fn bucket_of(self, path: &Key) -> Key {
-        match self {
-            Self::Objects => Key::root(),
-            Self::Buckets { .. } => path.as_bytes().split(|&byte| byte == b'/').next().map_or_else(Key::root, Key::from),
+        let slash = path.as_bytes().iter().position(|&byte| byte == b'/');
+        match (self, slash) {
+            (Self::Buckets { .. }, Some(end)) => Key::from(&path.as_bytes()[..end]),
+            (Self::Buckets { .. } | Self::Objects, _) => Key::root(),
         }
     }
 }
@@ -129,7 +131,7 @@ mod tests {
     #[test]
     fn the_bucket_of_a_path_is_its_first_component_where_the_root_has_buckets() {
         let buckets = RootNames::Buckets { all_listed: true };
-        for (path, bucket) in [("one/a/b", "one"), ("one/", "one"), ("one", "one"), ("", "")] {
+        for (path, bucket) in [("one/a/b", "one"), ("one/", "one"), ("name", ""), ("", "")] {
             assert_eq!(buckets.bucket_of(&path.into()), Key::from(bucket));
             assert_eq!(RootNames::Objects.bucket_of(&path.into()), Key::root());
         }

@@ -202,7 +202,8 @@ impl Edits {
     }
 
     /// The directory that `path` is in says from now on that its entries may have attributes: before the first one gets some, so that no mount
-    /// takes it for one that has none. What cannot be marked is logged once for each bucket, and the change goes on: `--posix-attributes on` asks for every object.
+    /// takes it for one that has none. What cannot be marked is logged once for each bucket, and the change goes on: `--posix-attributes on` asks for
+    /// every object.
     pub(super) async fn mark_directory_of(&self, path: &Key) {
         let directory = directory_of(path);
         if self.names.options.posix_attributes != PosixAttributes::Auto || self.names.cache.carries(directory.as_bytes()) == Some(true) {
