@@ -112,8 +112,8 @@ fn outer_error(bucket: &str, error: Error) -> Error {
     Error { key: outer_key(bucket, &error.key), kind, ..error }
 }
 
-/// Whether a bucket answers this to a user who may not use it: it exists all the same.
-fn is_refusal(kind: ErrorKind) -> bool {
+/// Whether the error shows that the bucket exists and that the credentials do not give access to it.
+pub(super) fn is_refusal(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::AccessDenied | ErrorKind::BadCredentials | ErrorKind::NoCredentials)
 }
 

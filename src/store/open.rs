@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::arn::Arn;
-use super::buckets::BucketRouter;
+use super::buckets::{BucketRouter, is_refusal};
 use super::endpoint::Endpoint;
 use super::{
     Buckets, Dialect, Error, ErrorKind, Hedging, Key, ListRequest, ObjectStore, Op, Options, Policy, Result, Retrying, Switches, oss, s3,
@@ -96,8 +96,7 @@ pub async fn probe_buckets(store: &Retrying, buckets: &Buckets) -> Result<Vec<St
 
 /// Whether another bucket behind the same endpoint may answer otherwise.
 fn is_of_one_bucket(kind: ErrorKind) -> bool {
-    use ErrorKind::{AccessDenied, BadCredentials, Invalid, NoCredentials, WrongEndpoint};
-    matches!(kind, AccessDenied | BadCredentials | NoCredentials | Invalid | WrongEndpoint)
+    is_refusal(kind) || matches!(kind, ErrorKind::Invalid | ErrorKind::WrongEndpoint)
 }
 
 /// Asks for one key under `prefix`, which shows whether endpoint, bucket, region and credentials are right. An empty

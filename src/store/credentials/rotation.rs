@@ -69,7 +69,7 @@ struct Candidate {
 
 #[derive(Debug, Default)]
 pub(super) struct Rotation {
-    /// Differs from that of every other rotation whose editions are told from those of this one.
+    /// Unique in the process, so that editions of two rotations with the same number are not equal.
     id: u64,
     trusted: Option<Held>,
     /// The store refused the trusted ones: whatever else there is, is better.

@@ -27,7 +27,7 @@ use crate::store::{Body, Error, ErrorKind, Key, Op, Options, Result};
 /// No document is longer: 1000 unfinished uploads with keys of 1 KiB, each byte percent-encoded, are half of it.
 const BODY_LIMIT: usize = 8 << 20;
 
-/// A store may take so many times the stall timeout to make an object durable whose last byte it has.
+/// Longest wait for the response after the last byte of a body, as a multiple of the stall timeout: the store makes the object durable meanwhile.
 const STALLS_TO_STORE: u32 = 4;
 
 /// A request before it is signed. The key is empty when it is about the bucket.

@@ -205,7 +205,7 @@ fn parts_page(page: ListPartsOutput) -> Result<PartsPage, String> {
         let (Some(number), Some(size)) = (number, part.size.and_then(|size| u64::try_from(size).ok())) else {
             return Err("a part is listed without its number or its size".into());
         };
-        // Servers exist that leave it out; such a part is none that anybody knows.
+        // Some servers leave the ETag out: such a part is equal to no part that was sent.
         let etag = ETag::quoted(part.e_tag.as_deref().unwrap_or_default().trim());
         parts.push(Part { number, etag, size, crc64: None, crc32c: None });
     }

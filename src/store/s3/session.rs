@@ -43,7 +43,7 @@ impl fmt::Debug for Sessions {
 }
 
 impl Sessions {
-    /// Opens a session that may write, where the account may not a session that only reads. The first is asked for each time: permissions change.
+    /// Opens a session with mode ReadWrite; after a refusal, one with mode ReadOnly. Each call begins with ReadWrite, because permissions change.
     async fn open(&self) -> Result<Session> {
         let refused = match self.requests.create_session(SessionMode::ReadWrite).await {
             Err(refused) if refused.kind == ErrorKind::AccessDenied => refused,
