@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::store::Unfinished;
-use crate::store::buckets::Account;
 
 fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
@@ -101,27 +100,17 @@ async fn an_answer_to_many_deletes_names_what_is_still_there() {
 
 #[tokio::test]
 async fn buckets_are_listed_by_token_after_a_first_page_of_any_size() {
-    let page = |content: &str| ok(&format!("<ListAllMyBucketsResult><Owner><ID>1</ID></Owner>{content}</ListAllMyBucketsResult>"));
+    let page = |content: &str| ("200 OK", format!("<ListAllMyBucketsResult><Owner><ID>1</ID></Owner>{content}</ListAllMyBucketsResult>"));
     let bucket = |name: &str| format!("<Bucket><Name>{name}</Name><CreationDate>2020-01-01T00:00:00Z</CreationDate></Bucket>");
-    let account = async |replies: &[String]| {
-        let server = Fake::start(replies.iter().cloned().map(Reply::Close).collect()).await;
-        let options = Options {
-            endpoint: Some(server.address().to_string()),
-            region: Some("us-east-1".into()),
-            signature: Signature::None,
-            ..Options::default()
-        };
-        let account = S3Account::connect(&options, Arc::default()).await.unwrap();
-        (server, account)
-    };
     let first = page(&format!("<Buckets>{}</Buckets><ContinuationToken>t</ContinuationToken>", bucket("one")));
     let second = page(&format!("<Buckets>{}</Buckets>", bucket("two")));
-    let (server, both) = account(&[first, second]).await;
-    assert_eq!(both.list_buckets().await.unwrap(), ["one", "two"]);
-    let heads = server.heads();
-    assert!(!heads[0].contains("max-buckets") && heads[1].contains("max-buckets=1000") && heads[1].contains("continuation-token=t"));
-    assert_eq!(account(&[page("<Buckets/>")]).await.1.list_buckets().await.unwrap(), [""; 0]);
-    let error = account(&[ok("<html><body>hello</body></html>")]).await.1.list_buckets().await.unwrap_err();
+    let (requests, both) = bucket_names(&[first, second]).await;
+    assert_eq!(both.unwrap(), ["one", "two"]);
+    assert!(
+        !requests[0].contains("max-buckets") && requests[1].contains("max-buckets=1000") && requests[1].contains("continuation-token=t")
+    );
+    assert_eq!(bucket_names(&[page("<Buckets/>")]).await.1.unwrap(), [""; 0]);
+    let error = bucket_names(&[("200 OK", "<html><body>hello</body></html>".to_owned())]).await.1.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Malformed);
 }
 
