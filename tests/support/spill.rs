@@ -65,6 +65,21 @@ pub fn du(directory: &Path) -> u64 {
     own + below.sum::<u64>()
 }
 
+/// The same where at most `max` is allowed. ext4 counts blocks twice while it writes back (see [`free_bytes`]), so what is more is looked at again
+/// once the file system has written everything.
+pub fn du_within(directory: &Path, max: u64) -> u64 {
+    let mut now = du(directory);
+    for _ in 0..20 {
+        if now <= max {
+            break;
+        }
+        rustix::fs::syncfs(std::fs::File::open(directory).expect("it is there")).expect("it can be written");
+        std::thread::sleep(Duration::from_millis(1));
+        now = now.min(du(directory));
+    }
+    now
+}
+
 /// All files below `chunks/` with this ending.
 pub fn files(directory: &Path, ending: &str) -> Vec<PathBuf> {
     let fans = std::fs::read_dir(directory.join("chunks")).into_iter().flatten().flatten();
