@@ -333,6 +333,7 @@ fn list(keys: &BTreeMap<Key, ()>, query: &str) -> String {
         after: parameter("start-after").map(Key::from),
         token: parameter("continuation-token"),
         max_keys: parameter("max-keys").and_then(|text| text.parse().ok()).unwrap_or(1000),
+        any_order: false,
     };
     let page = listing::page(keys, &request).expect("tokens are ours");
     let next = page.next.map(|token| format!("<NextContinuationToken>{token}</NextContinuationToken>"));

@@ -124,7 +124,7 @@ async fn get(store: &dyn ObjectStore, key: &str, range: std::ops::Range<u64>, ta
 }
 
 fn listing(prefix: &str, delimited: bool, max_keys: u16) -> ListRequest {
-    ListRequest { prefix: Key::from(prefix), delimited, after: None, token: None, max_keys }
+    ListRequest { prefix: Key::from(prefix), delimited, after: None, token: None, max_keys, any_order: false }
 }
 
 async fn list_all(store: &dyn ObjectStore, mut request: ListRequest) -> Vec<ListPage> {
@@ -426,6 +426,7 @@ async fn ask(store: &dyn ObjectStore, op: Op, upload: &Upload, part: &Part) -> R
         Op::Copy => store.copy(&CopyRequest { source, etag: tag, target, headers: Some(headers), condition }).await.map(drop),
         Op::Delete => store.delete(&target).await,
         Op::ListUploads | Op::ListParts => unreachable!("only the orphans of a crash are listed"),
+        Op::Rename => unreachable!("OSS has no such request"),
     }
 }
 

@@ -201,7 +201,7 @@ impl Remote {
     /// Whether something lies below that name.
     pub async fn is_directory(&self) -> Result<bool, Failure> {
         let prefix = transfer::directory_of(&self.key);
-        let request = store::ListRequest { prefix, delimited: true, after: None, token: None, max_keys: 1 };
+        let request = store::ListRequest { prefix, delimited: true, after: None, token: None, max_keys: 1, any_order: true };
         let page = self.store.list(&request).await.map_err(|error| self.failed(error))?;
         Ok(!page.objects.is_empty() || !page.prefixes.is_empty())
     }

@@ -166,6 +166,7 @@ fn permission(op: Op) -> &'static str {
         Op::Put | Op::CreateUpload | Op::UploadPart | Op::CompleteUpload => "the key needs permission to put objects into the bucket",
         Op::CopyPart | Op::Copy => "the key needs permission to get objects of the bucket and to put objects into it",
         Op::AbortUpload | Op::ListUploads | Op::ListParts => "the key needs permission to list and abort multipart uploads of the bucket",
+        Op::Rename => "the key needs a session of the directory bucket that may write (s3express:CreateSession)",
         Op::Delete => "the key needs permission to delete objects of the bucket",
     }
 }

@@ -16,8 +16,8 @@ use tokio::time::Instant;
 use super::open::check_bucket;
 use super::{
     Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Op, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Tell, Unfinished, Upload, UploadRequest, UploadsPage,
-    Written,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, RenameRequest, Result, StoreTime, Tell, Unfinished, Upload, UploadRequest,
+    UploadsPage, Written,
 };
 
 /// What a mount of one bucket keeps in it for itself: it is shown by no mount.
@@ -194,7 +194,7 @@ impl<A: Account> BucketRouter<A> {
 
     /// Whether the bucket exists, as far as that can be found out: one that may not be read does.
     async fn exists(&self, name: &str) -> Result<bool> {
-        let question = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 1 };
+        let question = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 1, any_order: true };
         let answered = match self.bucket(name).await {
             Ok(store) => store.list(&question).await.map(|_| ()),
             Err(error) => Err(error),
@@ -269,6 +269,13 @@ impl<A: Account> ObjectStore for BucketRouter<A> {
         let target = self.target(Op::Head, key).await?;
         let meta = target.told(target.store.head(&target.key).await)?;
         Ok(ObjectMeta { key: key.clone(), ..meta })
+    }
+
+    /// Of a bucket that has not been opened it is not known.
+    fn lists_in_order(&self, prefix: &Key) -> bool {
+        let Some(routed) = Routed::of(prefix) else { return true };
+        let store = self.opened.lock().get(routed.bucket).and_then(|cell| cell.get().cloned());
+        store.is_none_or(|store| store.lists_in_order(&Key::from(routed.rest)))
     }
 
     async fn list(&self, request: &ListRequest) -> Result<ListPage> {
@@ -374,6 +381,13 @@ impl<A: Account> ObjectStore for BucketRouter<A> {
         let target = self.target(Op::Copy, &request.target).await?;
         let source = source_in(&target, Op::Copy, &request.source)?;
         target.told(target.store.copy(&CopyRequest { source, target: target.key.clone(), ..request.clone() }).await)
+    }
+
+    async fn rename(&self, request: &RenameRequest) -> Result<Option<Written>> {
+        let target = self.target(Op::Rename, &request.target).await?;
+        let source = source_in(&target, Op::Rename, &request.source)?;
+        let inner = RenameRequest { source, target: target.key.clone(), ..request.clone() };
+        target.told(target.store.rename(&inner).await)
     }
 
     async fn delete(&self, key: &Key) -> Result<()> {

@@ -20,6 +20,7 @@ pub enum Op {
     ListUploads,
     ListParts,
     Copy,
+    Rename,
     Delete,
 }
 
@@ -38,6 +39,7 @@ impl fmt::Display for Op {
             Self::ListUploads => "LIST UPLOADS",
             Self::ListParts => "LIST PARTS",
             Self::Copy => "COPY",
+            Self::Rename => "RENAME",
             Self::Delete => "DELETE",
         })
     }

@@ -23,8 +23,8 @@ use tokio::time::{Instant, timeout_at};
 use self::times::{Allowance, Class};
 use super::{
     Body, Condition, CopyRequest, Details, ETag, Error, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, ObjectSum, Part,
-    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Switches, Tell, Upload, UploadRequest, UploadsPage,
-    Written,
+    PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, RenameRequest, Result, StoreTime, Switches, Tell, Upload, UploadRequest,
+    UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -268,6 +268,10 @@ impl ObjectStore for Hedging {
         self.inner.most_metadata()
     }
 
+    fn lists_in_order(&self, prefix: &Key) -> bool {
+        self.inner.lists_in_order(prefix)
+    }
+
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         self.inner.head(key).await
     }
@@ -343,6 +347,10 @@ impl ObjectStore for Hedging {
 
     async fn copy(&self, request: &CopyRequest) -> Result<Written> {
         self.inner.copy(request).await
+    }
+
+    async fn rename(&self, request: &RenameRequest) -> Result<Option<Written>> {
+        self.inner.rename(request).await
     }
 
     async fn delete(&self, key: &Key) -> Result<()> {

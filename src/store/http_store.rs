@@ -14,7 +14,8 @@ use super::requests::{Requests, Tags, Voice};
 use super::signing::SignGet;
 use super::{
     Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options,
-    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Tell, Upload, UploadRequest, UploadsPage, Written,
+    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, RenameRequest, Result, StoreTime, Tell, Upload, UploadRequest,
+    UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -23,20 +24,25 @@ use crate::metrics::Metrics;
 pub(super) trait Lister: fmt::Debug + Send + Sync + 'static {
     /// One page, and which keys signed the last request for it.
     async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>);
+
+    /// Whether the endpoint lists in byte order.
+    fn is_ordered(&self) -> bool {
+        true
+    }
 }
 
 /// One bucket.
 #[derive(Debug)]
-pub(super) struct HttpStore<S, L> {
+pub(super) struct HttpStore<S> {
     ranges: RangeClient,
     requests: Requests,
     signer: Arc<S>,
-    lister: L,
+    lister: Arc<dyn Lister>,
 }
 
-impl<S: SignGet + Voice + 'static, L> HttpStore<S, L> {
+impl<S: SignGet + Voice + 'static> HttpStore<S> {
     /// `http` comes from [`clients`](super::clients::clients).
-    pub fn new(http: Clients, options: &Options, signer: Arc<S>, lister: L, tags: Tags, metrics: Arc<Metrics>) -> Self {
+    pub fn new(http: Clients, options: &Options, signer: Arc<S>, lister: Arc<dyn Lister>, tags: Tags, metrics: Arc<Metrics>) -> Self {
         let tags = Arc::new(tags);
         let requests = Requests::new(http.clone(), options, signer.clone(), Arc::clone(&tags), Arc::clone(&metrics));
         let ranges = RangeClient::new(http, options, tags, metrics).with_clock(Arc::clone(signer.clock()));
@@ -50,7 +56,7 @@ impl<S: SignGet + Voice + 'static, L> HttpStore<S, L> {
 }
 
 #[async_trait]
-impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
+impl<S: SignGet + Voice + 'static> ObjectStore for HttpStore<S> {
     fn time_at(&self, at: Instant) -> Option<StoreTime> {
         self.requests.time_at(at)
     }
@@ -61,6 +67,10 @@ impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
 
     async fn head(&self, key: &Key) -> Result<ObjectMeta> {
         self.requests.head(key).await
+    }
+
+    fn lists_in_order(&self, _: &Key) -> bool {
+        self.lister.is_ordered()
     }
 
     async fn list(&self, request: &ListRequest) -> Result<ListPage> {
@@ -130,6 +140,10 @@ impl<S: SignGet + Voice + 'static, L: Lister> ObjectStore for HttpStore<S, L> {
 
     async fn copy(&self, request: &CopyRequest) -> Result<Written> {
         self.requests.copy(request).await
+    }
+
+    async fn rename(&self, request: &RenameRequest) -> Result<Option<Written>> {
+        self.requests.rename(request).await
     }
 
     async fn delete(&self, key: &Key) -> Result<()> {

@@ -40,6 +40,7 @@ mod resolve;
 mod retry;
 mod s3;
 mod signing;
+mod sorted_listing;
 mod switches;
 mod symlink;
 mod whole;
@@ -79,7 +80,7 @@ pub use switches::Switches;
 pub use whole::begins_with;
 pub use write::{
     Condition, CopyRequest, DIRECTORY_TYPE, Details, Headers, LARGEST_COPY, LARGEST_OBJECT, LARGEST_PART, LEAST_PART, MOST_PARTS, Part,
-    PartChecksum, PartCopy, PartsPage, PutRequest, SYMLINK_SIZE, Unfinished, Upload, UploadRequest, UploadsPage, Written,
+    PartChecksum, PartCopy, PartsPage, PutRequest, RenameRequest, SYMLINK_SIZE, Unfinished, Upload, UploadRequest, UploadsPage, Written,
 };
 
 /// What a store tells about an object.
@@ -108,6 +109,9 @@ pub struct ListRequest {
     pub token: Option<String>,
     /// At most this many entries (stores cap it at 1000).
     pub max_keys: u16,
+    /// The caller takes pages in the order in which the store has them. Matters only where [`ObjectStore::lists_in_order`] is false: there pages in byte
+    /// order need all names first.
+    pub any_order: bool,
 }
 
 /// One page of a listing. Both lists are in byte order.
@@ -200,6 +204,14 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     /// [`ErrorKind::NoSuchBucket`], [`ErrorKind::AccessDenied`] and what else the endpoint can answer.
     async fn list(&self, request: &ListRequest) -> Result<ListPage>;
 
+    /// Whether the store itself lists in byte order, so that [`ListRequest::after`] and the first page of many cost one request. Directory buckets do
+    /// not: the first pages of their listings are empty until all names have been read, and a prefix without a slash at its end is listed as the
+    /// directory that it is in. `prefix` says which bucket of many.
+    fn lists_in_order(&self, prefix: &Key) -> bool {
+        let _ = prefix;
+        true
+    }
+
     /// [`list`](Self::list), and tells the token of the next page as soon as that has arrived, which may be long before the page
     /// has. What is told is a hint: the page itself decides, and a page that is tried again tells again.
     ///
@@ -288,7 +300,7 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
         Err(not_writable(Op::AbortUpload, &upload.key))
     }
 
-    /// Uploads that were begun and neither completed nor aborted, in the order of their keys.
+    /// Uploads that were begun and neither completed nor aborted, in the order of their keys where the store [lists in order](Self::lists_in_order).
     ///
     /// # Errors
     /// What the endpoint answers.
@@ -313,6 +325,16 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     /// does not hold.
     async fn copy(&self, request: &CopyRequest) -> Result<Written> {
         Err(not_writable(Op::Copy, &request.source))
+    }
+
+    /// Moves an object to another key in one step, where the store has a request for that and takes these keys. `None`: it has none, and nothing was
+    /// done; a copy and a delete have to do.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] when the source is gone, [`ErrorKind::Replaced`] when it is another version or the condition does not hold.
+    async fn rename(&self, request: &RenameRequest) -> Result<Option<Written>> {
+        let _ = request;
+        Ok(None)
     }
 
     /// Deletes an object. One that is not there is no error.

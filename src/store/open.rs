@@ -60,7 +60,7 @@ pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retryi
 pub async fn probe_buckets(store: &Retrying, buckets: &Buckets) -> Result<Vec<String>> {
     let store = store.under(probe_policy(store));
     let Buckets::Named(names) = buckets else {
-        let all = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 1000 };
+        let all = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 1000, any_order: false };
         return match store.list(&all).await {
             Ok(_) => Ok(Vec::new()),
             Err(error) if error.kind == ErrorKind::AccessDenied => Ok(vec![format!(
@@ -71,7 +71,8 @@ pub async fn probe_buckets(store: &Retrying, buckets: &Buckets) -> Result<Vec<St
         };
     };
     let questions = names.iter().map(|name| {
-        let all = ListRequest { prefix: Key::from(format!("{name}/")), delimited: true, after: None, token: None, max_keys: 1 };
+        let all =
+            ListRequest { prefix: Key::from(format!("{name}/")), delimited: true, after: None, token: None, max_keys: 1, any_order: true };
         let store = &store;
         async move { store.list(&all).await.map(|_| ()) }
     });
@@ -105,7 +106,7 @@ fn is_of_one_bucket(kind: ErrorKind) -> bool {
 /// # Errors
 /// What the endpoint answers, after a few attempts and at most four seconds.
 pub async fn probe(store: &Retrying, prefix: &Key) -> Result<bool> {
-    let request = ListRequest { prefix: prefix.clone(), delimited: false, after: None, token: None, max_keys: 1 };
+    let request = ListRequest { prefix: prefix.clone(), delimited: false, after: None, token: None, max_keys: 1, any_order: true };
     let page = store.under(probe_policy(store)).list(&request).await?;
     Ok(!page.objects.is_empty() || !page.prefixes.is_empty())
 }

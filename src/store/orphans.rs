@@ -217,8 +217,8 @@ async fn begun_within(store: &dyn ObjectStore, key: &Key, doubt: Doubt) -> Resul
         let Some((from, to)) = store.time_at(doubt.from).zip(store.time_at(doubt.to)) else {
             return Err(Error::new(ErrorKind::Malformed, Op::ListUploads, key, "no response of the store has a date"));
         };
-        // Keys come in order and the key itself before all that it begins.
-        let passed = page.uploads.last().is_some_and(|last| last.key != *key);
+        // Where keys come in order, the key itself comes before all that begin with it.
+        let passed = store.lists_in_order(key) && page.uploads.last().is_some_and(|last| last.key != *key);
         let within = page
             .uploads
             .into_iter()

@@ -39,6 +39,12 @@ pub struct Quirks {
     pub object_tags: bool,
     /// All parts of an upload but the last must have one size.
     pub equal_parts: bool,
+    /// Whether Content-MD5 is sent where no other checksum is.
+    pub content_md5: bool,
+    /// Whether objects and uploads are listed in the order of their keys, for prefixes of any kind.
+    pub ordered_listings: bool,
+    /// Whether RenameObject moves an object to another key.
+    pub renames: bool,
 }
 
 impl Quirks {
@@ -54,7 +60,16 @@ impl Quirks {
         object_acls: true,
         object_tags: true,
         equal_parts: false,
+        content_md5: true,
+        ordered_listings: true,
+        renames: false,
     };
+
+    /// The same store's quirks in a directory bucket of S3 Express One Zone:
+    /// <https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-express-differences.html>
+    pub(super) fn of_directory_bucket(self) -> Self {
+        Self { object_acls: false, object_tags: false, content_md5: false, ordered_listings: false, renames: true, ..self }
+    }
 
     /// The quirks of the provider `name` ([`AUTO`], or one of [`PROVIDERS`]). With [`AUTO`] a well-known host of the endpoint names the provider.
     ///

@@ -17,7 +17,8 @@ use self::breaker::{Breaker, Turn};
 use super::retry::Counted;
 use super::{
     Body, Condition, CopyRequest, Details, ETag, Error, ErrorKind, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore, Options,
-    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Tell, Upload, UploadRequest, UploadsPage, Written,
+    Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, RenameRequest, Result, StoreTime, Tell, Upload, UploadRequest,
+    UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -85,6 +86,10 @@ impl ObjectStore for ReadEndpoint {
 
     fn most_metadata(&self) -> usize {
         self.home.most_metadata()
+    }
+
+    fn lists_in_order(&self, prefix: &Key) -> bool {
+        self.home.lists_in_order(prefix)
     }
 
     async fn get_range(&self, request: &RangeRequest, sink: &mut dyn RangeSink) -> Result<()> {
@@ -172,6 +177,10 @@ impl ObjectStore for ReadEndpoint {
 
     async fn copy(&self, request: &CopyRequest) -> Result<Written> {
         self.home.copy(request).await
+    }
+
+    async fn rename(&self, request: &RenameRequest) -> Result<Option<Written>> {
+        self.home.rename(request).await
     }
 
     async fn delete(&self, key: &Key) -> Result<()> {

@@ -20,8 +20,8 @@ use self::load::Load;
 use super::orphans::Orphans;
 use super::{
     Body, Condition, CopyRequest, DELETES_AT_ONCE, Details, ETag, Error, Headers, Key, ListPage, ListRequest, ObjectMeta, ObjectStore,
-    ObjectSum, Op, Options, Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, Result, StoreTime, Switches, Tell, Upload,
-    UploadRequest, UploadsPage, Written,
+    ObjectSum, Op, Options, Part, PartCopy, PartsPage, PutRequest, RangeRequest, RangeSink, RenameRequest, Result, StoreTime, Switches,
+    Tell, Upload, UploadRequest, UploadsPage, Written,
 };
 use crate::metrics::Metrics;
 
@@ -142,6 +142,10 @@ impl ObjectStore for Retrying {
         self.inner.most_metadata()
     }
 
+    fn lists_in_order(&self, prefix: &Key) -> bool {
+        self.inner.lists_in_order(prefix)
+    }
+
     fn most_requests(&self) -> usize {
         self.load.allowed()
     }
@@ -226,6 +230,10 @@ impl ObjectStore for Retrying {
 
     async fn copy(&self, request: &CopyRequest) -> Result<Written> {
         self.copy_once(request).await
+    }
+
+    async fn rename(&self, request: &RenameRequest) -> Result<Option<Written>> {
+        self.run(Op::Rename, &request.target, Limit::Long, || self.inner.rename(request)).await.0
     }
 
     async fn delete(&self, key: &Key) -> Result<()> {

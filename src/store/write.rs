@@ -134,6 +134,20 @@ pub struct CopyRequest {
     pub condition: Condition,
 }
 
+/// A move inside the store.
+#[derive(Clone, Debug)]
+pub struct RenameRequest {
+    pub source: Key,
+    /// The version of the source.
+    pub etag: ETag,
+    pub target: Key,
+    /// What has to be at the target.
+    pub condition: Condition,
+    /// Chosen by the caller for this request alone: the store carries out a request with it once, however often it is sent. At most 64 printable
+    /// characters of ASCII.
+    pub token: String,
+}
+
 /// What is known of an object that was just written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {

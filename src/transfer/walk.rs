@@ -20,7 +20,7 @@ const PAGE: u16 = 1000;
 impl Listing {
     /// Everything below `prefix`, or with `delimited` one level of it.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: Key, delimited: bool) -> Self {
-        Self { store, request: Some(ListRequest { prefix, delimited, after: None, token: None, max_keys: PAGE }) }
+        Self { store, request: Some(ListRequest { prefix, delimited, after: None, token: None, max_keys: PAGE, any_order: false }) }
     }
 
     /// The next page; none after the last.

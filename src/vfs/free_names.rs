@@ -145,6 +145,8 @@ impl Names {
         let request = self.free_names.seen.lock().request(directory, Instant::now(), absent, believed);
         match request {
             Request::Name => false,
+            // A page that begins at a name would be all of the directory.
+            Request::PageFromName if !self.store.lists_in_order(directory) => false,
             Request::PageFromName => {
                 let Some(after) = self.cache.page_for(directory, path) else { return false };
                 self.page_behind(directory, after).await;
@@ -210,7 +212,7 @@ impl Names {
 }
 
 fn request(directory: &Key, after: Option<Key>) -> ListRequest {
-    ListRequest { prefix: directory.clone(), delimited: true, after, token: None, max_keys: PAGE_KEYS }
+    ListRequest { prefix: directory.clone(), delimited: true, after, token: None, max_keys: PAGE_KEYS, any_order: false }
 }
 
 #[cfg(test)]

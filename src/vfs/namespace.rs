@@ -115,7 +115,8 @@ impl Edits {
             Some(_) if self.names.cache.is_empty(directory.as_bytes()) => return Ok(false),
             _ => {}
         }
-        let mut request = ListRequest { prefix: directory.clone(), delimited: false, after: None, token: None, max_keys: FEW };
+        let mut request =
+            ListRequest { prefix: directory.clone(), delimited: false, after: None, token: None, max_keys: FEW, any_order: true };
         loop {
             let page = self.store.list(&request).await?;
             if page.objects.iter().any(|object| object.key != *directory) {

@@ -294,7 +294,13 @@ async fn told_and_seen(
 }
 
 async fn told(store: &dyn ObjectStore, path: &Key, directory: &Key, no_listing: &AtomicBool) -> store::Result<Told> {
-    match store.list(&ListRequest { prefix: path.clone(), delimited: false, after: None, token: None, max_keys: PAGE }).await {
+    if !store.lists_in_order(path) {
+        return Ok(Told::default());
+    }
+    match store
+        .list(&ListRequest { prefix: path.clone(), delimited: false, after: None, token: None, max_keys: PAGE, any_order: false })
+        .await
+    {
         Ok(page) => Ok(Told::by(page, path, directory)),
         // Nothing may be listed, or only below some directories.
         Err(error) if error.kind == ErrorKind::AccessDenied => {
@@ -330,11 +336,19 @@ async fn head(
 
 /// The first object at or below `directory`. A page may be empty and not the last: stores filter after they count.
 pub(super) async fn first_below(store: &dyn ObjectStore, directory: &Key) -> store::Result<Option<ObjectMeta>> {
-    let mut request = ListRequest { prefix: directory.clone(), delimited: false, after: None, token: None, max_keys: 1 };
+    let mut request = ListRequest { prefix: directory.clone(), delimited: false, after: None, token: None, max_keys: 1, any_order: true };
     loop {
         let page = store.list(&request).await?;
         if let Some(first) = page.objects.into_iter().next() {
-            return Ok(Some(first));
+            if first.key == *directory || store.lists_in_order(directory) {
+                return Ok(Some(first));
+            }
+            // Any of them came; the marker, which is the first, may be there as well.
+            return match store.head(directory).await {
+                Ok(marker) => Ok(Some(marker)),
+                Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::AccessDenied) => Ok(Some(first)),
+                Err(error) => Err(error),
+            };
         }
         if page.next.is_none() || page.next == request.token {
             return Ok(None);

@@ -23,7 +23,7 @@ use super::listing::FileFacts;
 use super::lookup::object_meta;
 use super::options::Conflict;
 use super::{Error, Result};
-use crate::store::{self, Condition, ErrorKind, Headers, Key, ListRequest, ObjectMeta, Op, PutRequest, SYMLINK_SIZE};
+use crate::store::{self, Condition, ErrorKind, Headers, Key, ListRequest, ObjectMeta, Op, PutRequest, RenameRequest, SYMLINK_SIZE};
 use crate::writer::Frozen;
 
 /// Copies and deletes in flight of one rename. The store does the work: what bounds them is its patience.
@@ -176,16 +176,22 @@ impl Edits {
             _ => None,
         };
         self.mark_for_renamed(from, to).await;
-        let (source, written) =
-            if no_replace { self.copy_to_free_name(&source, to).await? } else { self.copy(&source, to, &Condition::Any).await? };
+        let (is_moved, (source, written)) = match self.move_at_once(&source, to, no_replace).await? {
+            Some(moved) => (true, moved),
+            None if no_replace => (false, self.copy_to_free_name(&source, to).await?),
+            None => (false, self.copy(&source, to, &Condition::Any).await?),
+        };
         let meta = ObjectMeta { key: to.clone(), size: source.size, etag: written, modified: source.modified };
         self.replace_target(target).await;
-        let source_is_gone = match self.delete_source(&source).await {
-            Ok(is_gone) => is_gone,
-            Err(error) => {
-                self.on_copied(&meta, extra);
-                return Err(error);
-            }
+        let source_is_gone = match is_moved {
+            true => true,
+            false => match self.delete_source(&source).await {
+                Ok(is_gone) => is_gone,
+                Err(error) => {
+                    self.on_copied(&meta, extra);
+                    return Err(error);
+                }
+            },
         };
         self.names.on_renamed(from, parent, to, Some((&source.etag, &meta.etag)));
         self.names.on_removed(from);
@@ -235,6 +241,34 @@ impl Edits {
         match self.names.probe.object(path, None).await?.what {
             What::File(facts) => Ok(object_meta(path.clone(), facts)),
             What::Directory(_) | What::Absent => Err(Error::NotFound),
+        }
+    }
+
+    /// Moves `source` by the request that some stores have for that (see [`store::ObjectStore::rename`]): the version that is there now, when it is not the one
+    /// that was known. Returns which that was, and the etag of the target; `None` where the store has no such request.
+    ///
+    /// # Errors
+    /// EEXIST with `no_replace` when the name is not free.
+    async fn move_at_once(&self, source: &ObjectMeta, to: &Key, no_replace: bool) -> Result<Option<(ObjectMeta, store::ETag)>> {
+        let condition = if no_replace { Condition::Absent } else { Condition::Any };
+        let error = match self.store.rename(&rename_request(source, to, condition.clone())).await {
+            Ok(moved) => return Ok(moved.map(|written| (source.clone(), written.etag))),
+            Err(error) => error,
+        };
+        if error.kind != ErrorKind::Replaced {
+            return Err(error.into());
+        }
+        let now = self.store.head(&source.key).await?;
+        let is_taken = || {
+            self.names.on_unknown(to);
+            Error::Exists
+        };
+        if now.etag == source.etag {
+            return Err(if no_replace { is_taken() } else { error.into() });
+        }
+        match self.store.rename(&rename_request(&now, to, condition)).await {
+            Err(error) if no_replace && error.kind == ErrorKind::Replaced => Err(is_taken()),
+            moved => Ok(moved?.map(|written| (now, written.etag))),
         }
     }
 
@@ -306,14 +340,21 @@ impl Edits {
         if let Some(committed) = file.committed().filter(|committed| committed.key == *from) {
             self.mark_for_renamed(from, to).await;
             // This version or none: what was written is a change of it.
-            let etag = store::copy_object(&*self.store, &committed, to, None, &Condition::Any).await?.etag;
+            let at_once = self.store.rename(&rename_request(&committed, to, Condition::Any)).await?;
+            let is_moved = at_once.is_some();
+            let etag = match at_once {
+                Some(written) => written.etag,
+                None => store::copy_object(&*self.store, &committed, to, None, &Condition::Any).await?.etag,
+            };
             let meta = ObjectMeta { key: to.clone(), etag, ..committed.clone() };
-            match self.delete_source(&committed).await {
-                Ok(is_gone) => source_is_gone = is_gone,
-                Err(error) => {
-                    self.replace_target(target).await;
-                    self.on_copied(&meta, None);
-                    return Err(error);
+            if !is_moved {
+                match self.delete_source(&committed).await {
+                    Ok(is_gone) => source_is_gone = is_gone,
+                    Err(error) => {
+                        self.replace_target(target).await;
+                        self.on_copied(&meta, None);
+                        return Err(error);
+                    }
                 }
             }
             source = Some(committed);
@@ -418,7 +459,8 @@ impl Edits {
     /// Every object at or below `directory`.
     async fn all_below(&self, directory: &Key) -> Result<Vec<ObjectMeta>> {
         let limit = self.names.options.rename_limit;
-        let mut request = ListRequest { prefix: directory.clone(), delimited: false, after: None, token: None, max_keys: PAGE_KEYS };
+        let mut request =
+            ListRequest { prefix: directory.clone(), delimited: false, after: None, token: None, max_keys: PAGE_KEYS, any_order: true };
         let mut objects = Vec::new();
         loop {
             let page = self.store.list(&request).await?;
@@ -427,10 +469,13 @@ impl Edits {
                 return Err(Error::TooMany(limit));
             }
             if page.next.is_none() || page.next == request.token {
-                return Ok(objects);
+                break;
             }
             request.token = page.next;
         }
+        // The marker is the first to be copied and the last to be deleted, whatever the order of the store.
+        objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(objects)
     }
 
     /// Copies side by side; what was copied and the etags of the copies, in order. `has_marker`: the target may have had a marker before.
@@ -480,6 +525,12 @@ impl Edits {
     async fn copy_to(&self, source: &ObjectMeta, to: Key) -> Result<(ObjectMeta, store::ETag)> {
         self.copy(source, &to, &Condition::Any).await
     }
+}
+
+/// A request of its own to move the version `source`.
+fn rename_request(source: &ObjectMeta, to: &Key, condition: Condition) -> RenameRequest {
+    let token = format!("{:032x}", rand::random::<u128>());
+    RenameRequest { source: source.key.clone(), etag: source.etag.clone(), target: to.clone(), condition, token }
 }
 
 impl super::Names {

@@ -145,7 +145,8 @@ impl Walk {
     /// Asks for a page. The task holds the walk only weakly: it ends with the last handle.
     fn ask(self: &Arc<Self>, id: Id, token: Option<String>) -> AbortHandle {
         let (walk, store, cache) = (Arc::downgrade(self), self.store.clone(), self.cache.clone());
-        let request = ListRequest { prefix: self.directory.clone(), delimited: true, after: None, token, max_keys: PAGE_KEYS };
+        let request =
+            ListRequest { prefix: self.directory.clone(), delimited: true, after: None, token, max_keys: PAGE_KEYS, any_order: false };
         let bring = async move |walk: Weak<Self>| {
             let tell = |token: &str| {
                 if let Some(walk) = Weak::upgrade(&walk)
@@ -289,6 +290,7 @@ mod tests {
             after: None,
             token: token.map(Into::into),
             max_keys: PAGE_KEYS,
+            any_order: false,
         };
         let page = |next: Option<&str>| ListPage { next: next.map(Into::into), ..ListPage::default() };
         assert!(check_progress(page(Some("b")), &request(Some("a"))).is_ok());

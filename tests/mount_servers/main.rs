@@ -8,6 +8,7 @@ mod support;
 
 mod attributes;
 mod buckets;
+mod directory_bucket;
 mod place;
 mod things;
 
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         }
     }));
     trials.extend(buckets::trials());
+    trials.extend(directory_bucket::trials());
     support::mounts::run(trials)
 }
 

@@ -17,7 +17,7 @@ use super::support::mounts::{Daemon, Mount};
 use super::support::oss_server::{Counts, OssServer, Setup};
 use super::support::oss_sign::Signee;
 use super::support::third_party::{Make, ThirdParty};
-use super::support::{ACCESS_KEY, REGION, SECRET_KEY};
+use super::support::{ACCESS_KEY, DIRECTORY_BUCKET, REGION, S3Server, SECRET_KEY};
 
 const BUCKET: &str = "mounted";
 
@@ -29,10 +29,12 @@ pub enum Kind {
     Minio,
     S3sFs,
     Oss,
+    /// A directory bucket of S3 Express One Zone, in the server of the tests.
+    Directory,
 }
 
 impl Kind {
-    pub const ALL: [Self; 5] = [Self::Moto, Self::Versitygw, Self::Minio, Self::S3sFs, Self::Oss];
+    pub const ALL: [Self; 6] = [Self::Moto, Self::Versitygw, Self::Minio, Self::S3sFs, Self::Oss, Self::Directory];
 
     /// As the table calls it.
     pub fn name(self) -> &'static str {
@@ -42,6 +44,7 @@ impl Kind {
             Self::Minio => "MinIO",
             Self::S3sFs => "s3s-fs",
             Self::Oss => "OSS",
+            Self::Directory => "directory bucket",
         }
     }
 
@@ -51,7 +54,7 @@ impl Kind {
             Self::Moto => Some(Make::Moto),
             Self::Versitygw => Some(Make::Versitygw),
             Self::Minio => Some(Make::Minio),
-            Self::S3sFs | Self::Oss => None,
+            Self::S3sFs | Self::Oss | Self::Directory => None,
         }
     }
 
@@ -69,6 +72,7 @@ enum Other {
 
 /// See the module. What is declared first ends first.
 pub struct Place {
+    bucket: &'static str,
     mount: Mount,
     other: Other,
     source: String,
@@ -78,6 +82,7 @@ pub struct Place {
     pub files: Option<PathBuf>,
     _server: Option<ThirdParty>,
     _data: Option<TempDir>,
+    _directory: Option<S3Server>,
     runtime: Runtime,
     kind: Kind,
 }
@@ -86,12 +91,13 @@ impl Place {
     /// Starts the server and mounts an empty bucket of it.
     pub fn open(kind: Kind) -> Result<Self, String> {
         let runtime = Runtime::new().map_err(|error| error.to_string())?;
-        let (mut server, mut data) = (None, None);
+        let (mut server, mut data, mut directory) = (None, None, None);
         let endpoint = match kind.make() {
             Some(make) => {
                 let found = server.insert(ThirdParty::find(make));
                 found.endpoint()?
             }
+            None if kind == Kind::Directory => directory.insert(S3Server::start_directory_bucket()).endpoint(),
             None if kind == Kind::S3sFs => runtime.block_on(s3s_fs(data.insert(tempfile::tempdir().expect("there is a disk")).path())),
             None => String::new(),
         };
@@ -101,21 +107,36 @@ impl Place {
                 let endpoint = format!("http://{}", server.address);
                 (Other::Oss(server), endpoint)
             }
+            Kind::Directory => (Other::S3(client(&endpoint)), endpoint),
             _ => (Other::S3(runtime.block_on(bucket(&endpoint))), endpoint),
         };
         let (scheme, environment) = match kind {
             Kind::Oss => ("oss", vec![("OSS_ACCESS_KEY_ID", ACCESS_KEY), ("OSS_ACCESS_KEY_SECRET", SECRET_KEY)]),
             _ => ("s3", vec![("AWS_ACCESS_KEY_ID", ACCESS_KEY), ("AWS_SECRET_ACCESS_KEY", SECRET_KEY)]),
         };
-        let source = format!("{scheme}://{BUCKET}");
+        let bucket = if kind == Kind::Directory { DIRECTORY_BUCKET } else { BUCKET };
+        let source = format!("{scheme}://{bucket}");
         let mount = mounted(&source, &endpoint, &environment, &[]);
         let files = server.as_ref().filter(|_| kind == Kind::Versitygw).map(|server| server.data().join(BUCKET));
-        Ok(Self { mount, other, source, endpoint, environment, files, _server: server, _data: data, runtime, kind })
+        Ok(Self {
+            bucket,
+            mount,
+            other,
+            source,
+            endpoint,
+            environment,
+            files,
+            _server: server,
+            _data: data,
+            _directory: directory,
+            runtime,
+            kind,
+        })
     }
 
     /// Whether nobody can write between the look at what is there and the write that replaces it.
     pub fn compares_and_writes(&self) -> bool {
-        matches!(self.kind, Kind::Moto | Kind::Versitygw | Kind::Minio)
+        matches!(self.kind, Kind::Moto | Kind::Versitygw | Kind::Minio | Kind::Directory)
     }
 
     /// A path in the mount.
@@ -143,7 +164,7 @@ impl Place {
     pub fn put(&self, key: &str, content: &[u8]) {
         match &self.other {
             Other::S3(client) => {
-                let put = client.put_object().bucket(BUCKET).key(key).body(content.to_vec().into());
+                let put = client.put_object().bucket(self.bucket).key(key).body(content.to_vec().into());
                 self.runtime.block_on(put.send()).unwrap_or_else(|error| panic!("PUT {key}: {error:?}"));
             }
             Other::Oss(server) => server.change(|setup| drop(setup.objects.insert(key.into(), content.to_vec()))),
@@ -162,7 +183,7 @@ impl Place {
     pub fn get(&self, key: &str) -> Option<Vec<u8>> {
         match &self.other {
             Other::S3(client) => self.runtime.block_on(async {
-                let got = client.get_object().bucket(BUCKET).key(key).send().await.ok()?;
+                let got = client.get_object().bucket(self.bucket).key(key).send().await.ok()?;
                 Some(got.body.collect().await.expect("it arrives whole").to_vec())
             }),
             Other::Oss(server) => {
@@ -176,7 +197,7 @@ impl Place {
     pub fn delete(&self, key: &str) {
         match &self.other {
             Other::S3(client) => {
-                self.runtime.block_on(client.delete_object().bucket(BUCKET).key(key).send()).expect("it can be deleted");
+                self.runtime.block_on(client.delete_object().bucket(self.bucket).key(key).send()).expect("it can be deleted");
             }
             Other::Oss(server) => server.change(|setup| drop(setup.objects.remove(key.as_bytes()))),
         }
@@ -186,9 +207,13 @@ impl Place {
     pub fn keys(&self, prefix: &str) -> Vec<String> {
         match &self.other {
             Other::S3(client) => {
-                let listed =
-                    self.runtime.block_on(client.list_objects_v2().bucket(BUCKET).prefix(prefix).send()).expect("it can be listed");
-                listed.contents().iter().filter_map(|object| object.key().map(str::to_owned)).collect()
+                // Directory buckets take directories as prefixes, and no others.
+                let directory = &prefix[..prefix.rfind('/').map_or(0, |slash| slash + 1)];
+                let asked = if self.kind == Kind::Directory { directory } else { prefix };
+                let listed = client.list_objects_v2().bucket(self.bucket).prefix(asked).send();
+                let listed = self.runtime.block_on(listed).expect("it can be listed");
+                let keys = listed.contents().iter().filter_map(|object| object.key().map(str::to_owned));
+                keys.filter(|key| key.starts_with(prefix)).collect()
             }
             Other::Oss(server) => {
                 let mut keys = Vec::new();

@@ -95,7 +95,7 @@ async fn a_burst_of_503_is_waited_out_by_every_operation() {
     bench.read().await;
     assert_eq!(bench.starts(), [0; 4]);
     assert_eq!(bench.store.head(&bench.meta.key).await.unwrap(), bench.meta);
-    let request = ListRequest { prefix: Key::from("dir/"), delimited: true, after: None, token: None, max_keys: 10 };
+    let request = ListRequest { prefix: Key::from("dir/"), delimited: true, after: None, token: None, max_keys: 10, any_order: false };
     assert_eq!(bench.store.list(&request).await.unwrap().objects[0].key, bench.meta.key);
     assert_eq!((bench.server.count(Kind::Head), bench.server.count(Kind::List)), (4, 4));
     assert_eq!((bench.metrics.head_requests.get(), bench.metrics.list_requests.get(), bench.metrics.retries.get()), (4, 4, 9));
@@ -165,7 +165,7 @@ async fn a_stalled_head_of_an_answer_is_asked_for_again() {
     bench.read().await;
     assert_eq!(bench.starts(), [0, 0]);
     assert_eq!(bench.store.head(&bench.meta.key).await.unwrap(), bench.meta);
-    let request = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 10 };
+    let request = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 10, any_order: false };
     assert_eq!(bench.store.list(&request).await.unwrap().objects[0].key, bench.meta.key);
     assert_eq!((bench.server.count(Kind::Head), bench.server.count(Kind::List)), (2, 2));
 }

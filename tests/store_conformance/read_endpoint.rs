@@ -87,7 +87,7 @@ async fn data_comes_from_the_read_endpoint_and_everything_else_from_the_endpoint
     bench.read().await;
     bench.store.head(&bench.meta.key).await.unwrap();
     bench.store.details(&bench.meta.key).await.unwrap();
-    let all = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 10 };
+    let all = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 10, any_order: false };
     assert_eq!(bench.store.list(&all).await.unwrap().prefixes, [Key::from("dir/")]);
     bench.store.delete(&bench.meta.key).await.unwrap();
     assert_eq!(bench.counts(), (1, 0, 1, 0));

@@ -38,7 +38,7 @@ fn put(name: &str, body: &[u8]) -> PutRequest {
 }
 
 fn listing() -> ListRequest {
-    ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 10 }
+    ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 10, any_order: false }
 }
 
 /// Sends a request of every kind, none of which may fail.

@@ -29,6 +29,8 @@ pub enum Kind {
     Memory,
     S3sFs,
     S3,
+    /// A directory bucket of S3 Express One Zone.
+    Directory,
     OssV4,
     OssV1,
     Moto,
@@ -37,13 +39,15 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 8] = [Self::Memory, Self::S3sFs, Self::S3, Self::OssV4, Self::OssV1, Self::Moto, Self::Versitygw, Self::Minio];
+    pub const ALL: [Self; 9] =
+        [Self::Memory, Self::S3sFs, Self::S3, Self::Directory, Self::OssV4, Self::OssV1, Self::Moto, Self::Versitygw, Self::Minio];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
             Self::S3sFs => "s3s_fs",
             Self::S3 => "s3",
+            Self::Directory => "directory_bucket",
             Self::OssV4 => "oss_v4",
             Self::OssV1 => "oss_v1",
             Self::Moto => "moto",
@@ -109,7 +113,7 @@ impl ThirdParties {
             Kind::Moto => Some(moto),
             Kind::Versitygw => Some(versitygw),
             Kind::Minio => Some(minio),
-            Kind::Memory | Kind::S3sFs | Kind::S3 | Kind::OssV4 | Kind::OssV1 => None,
+            Kind::Memory | Kind::S3sFs | Kind::S3 | Kind::Directory | Kind::OssV4 | Kind::OssV1 => None,
         }
     }
 
@@ -148,6 +152,7 @@ impl Bucket {
             Kind::Memory => (Server::Memory(Memory::new(Plan::default())), Options::default()),
             Kind::S3sFs => s3s_fs().await,
             Kind::S3 => s3(),
+            Kind::Directory => directory_bucket(),
             Kind::OssV4 => oss(Signature::V4).await,
             Kind::OssV1 => oss(Signature::V1).await,
             Kind::Moto | Kind::Versitygw | Kind::Minio => in_third_party(others.of(kind).expect("it is one")).await,
@@ -201,7 +206,8 @@ impl Bucket {
 
     /// The same server, another bucket, which it does not have.
     pub async fn missing(&self) -> Arc<Retrying> {
-        open(&Options { bucket: "missing-bucket".into(), ..self.options.clone() }, Arc::default()).await.expect("the options are right")
+        let name = if self.kind == Kind::Directory { "missing--usw2-az1--x-s3" } else { "missing-bucket" };
+        open(&Options { bucket: name.into(), ..self.options.clone() }, Arc::default()).await.expect("the options are right")
     }
 
     /// Whether the store saw no request of its bucket but these: HEAD, LIST, GET. Only some can tell.
@@ -270,6 +276,13 @@ async fn in_third_party(other: &ThirdParty) -> (Server, Options) {
 /// Our S3 server.
 pub fn s3() -> (Server, Options) {
     let server = S3Server::start();
+    let options = server.store_options();
+    (Server::Ours(client(&server.endpoint()), server), options)
+}
+
+/// Our S3 server with a directory bucket.
+pub fn directory_bucket() -> (Server, Options) {
+    let server = S3Server::start_directory_bucket();
     let options = server.store_options();
     (Server::Ours(client(&server.endpoint()), server), options)
 }

@@ -151,7 +151,7 @@ fn kind(op: Op) -> Kind {
         Op::AbortUpload => Kind::AbortUpload,
         Op::ListUploads => Kind::ListUploads,
         Op::ListParts => Kind::ListParts,
-        Op::Copy => Kind::Copy,
+        Op::Copy | Op::Rename => Kind::Copy,
         Op::Delete => Kind::Delete,
     }
 }
@@ -518,7 +518,7 @@ async fn weak_tags_are_read_copied_and_replaced_like_strong_ones() {
         // The version comes from a HEAD or from a listing, of which each request is the first that learns of the mark.
         let meta = async |name: &str| {
             let store = open(&server.store_options(), Arc::default()).await.unwrap();
-            let list = ListRequest { prefix: key(name), delimited: false, after: None, token: None, max_keys: 1 };
+            let list = ListRequest { prefix: key(name), delimited: false, after: None, token: None, max_keys: 1, any_order: false };
             let meta = match looks {
                 true => store.head(&key(name)).await.unwrap(),
                 false => store.list(&list).await.unwrap().objects.remove(0),
@@ -738,7 +738,7 @@ async fn who_pays_is_said_with_every_request() {
     let bench = Bench::s3(|options| Options { requester_pays: true, ..options }).await;
     let Server::Ours(_, server) = &bench.server else { unreachable!("it is ours") };
     write_all(&bench).await;
-    let list = windlass::store::ListRequest { prefix: key(""), delimited: true, after: None, token: None, max_keys: 10 };
+    let list = windlass::store::ListRequest { prefix: key(""), delimited: true, after: None, token: None, max_keys: 10, any_order: false };
     bench.store.list(&list).await.unwrap();
     let requests = server.requests();
     assert!(requests.len() > 20);

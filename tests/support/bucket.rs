@@ -3,11 +3,11 @@
 
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt};
@@ -17,7 +17,12 @@ use s3s::{S3, S3Request, S3Response, S3Result, s3_error};
 use windlass::store::memory::{Synthetic, listing};
 use windlass::store::{Key, ListRequest};
 
+use super::directory_bucket::{DIRECTORY_BUCKET, shuffled};
+use super::keyring::Keyring;
 use super::s3_server::BUCKET;
+
+/// How long the keys of a session are valid: <https://docs.aws.amazon.com/AmazonS3/latest/API/API_CreateSession.html>
+const SESSION_LIFETIME: Duration = Duration::from_secs(300);
 
 /// Bytes of a body handed to hyper at once.
 const PIECE: u64 = 256 << 10;
@@ -32,6 +37,10 @@ struct Objects {
     uploads: BTreeMap<(Key, String), write::Uploading>,
     version: u64,
     habits: Habits,
+    /// Where the keys of sessions become valid.
+    sessions: Option<Keyring>,
+    /// Renames that were carried out, by the token of their request.
+    renamed: BTreeMap<String, (String, String)>,
 }
 
 /// How the endpoint differs from AWS.
@@ -68,6 +77,8 @@ pub struct Habits {
     pub wrong_checksums: bool,
     /// The next completion fails, and says so after it began with success.
     pub late_error: bool,
+    /// It is a directory bucket of S3 Express One Zone: see `directory_bucket`.
+    pub is_directory_bucket: bool,
 }
 
 /// When checksums of an upload are refused.
@@ -158,6 +169,86 @@ impl Bucket {
 
     pub fn behave(&self, habits: Habits) {
         self.lock().habits = habits;
+    }
+
+    /// From now on it is a directory bucket, whose sessions `keyring` lets in.
+    pub fn become_directory_bucket(&self, keyring: Keyring) {
+        let mut objects = self.lock();
+        // Its tags are random, and no MD5 of anything.
+        objects.habits = Habits { is_directory_bucket: true, odd_tags: true, ..Habits::default() };
+        objects.sessions = Some(keyring);
+    }
+
+    /// RenameObject. `conditions`: the tag that the target has, that there is none, and the tag that the source has.
+    pub fn rename(&self, source: &str, target: &str, token: &str, conditions: [Option<ETagCondition>; 3]) -> S3Result<()> {
+        let mut objects = self.lock();
+        let names = (source.to_owned(), target.to_owned());
+        match objects.renamed.get(token) {
+            Some(done) if *done == names => return Ok(()),
+            Some(_) => return Err(s3_error!(InvalidRequest, "The token was used for another request.")),
+            None => {}
+        }
+        let [target_is, target_is_free, source_is] = conditions;
+        objects.meets(source, source_is.as_ref(), None)?;
+        objects.meets(target, target_is.as_ref(), target_is_free.as_ref())?;
+        let object = objects.by_key.remove(&Key::from(source)).ok_or_else(|| s3_error!(NoSuchKey))?;
+        objects.by_key.insert(target.into(), object);
+        objects.renamed.insert(token.to_owned(), names);
+        Ok(())
+    }
+
+    /// A page of a directory bucket: for prefixes that are directories, from the first name on, in no order, with the directories of unfinished uploads.
+    fn list_in_no_order(&self, input: &ListObjectsV2Input, prefix: &Key) -> S3Result<S3Response<ListObjectsV2Output>> {
+        if input.start_after.is_some() {
+            return Err(s3_error!(NotImplemented, "StartAfter is not supported for directory buckets."));
+        }
+        if !prefix.as_bytes().is_empty() && !prefix.is_prefix() {
+            return Err(s3_error!(InvalidArgument, "The prefix of a directory bucket ends in a slash."));
+        }
+        let objects = self.lock();
+        let below = |key: &Key| key.as_bytes().starts_with(prefix.as_bytes());
+        // The name of this level, and whether it is that of a directory.
+        let level = |key: &Key| match key.as_bytes()[prefix.as_bytes().len()..].iter().position(|&byte| byte == b'/') {
+            Some(slash) if input.delimiter.is_some() => Key::from(&key.as_bytes()[..=prefix.as_bytes().len() + slash]),
+            _ => key.clone(),
+        };
+        let mut names: BTreeSet<Key> = objects.by_key.keys().filter(|key| below(key)).map(level).collect();
+        names.extend(
+            objects
+                .uploads
+                .keys()
+                .map(|(key, _)| key)
+                .filter(|key| below(key))
+                .map(level)
+                .filter(|name| name.is_prefix() && name != prefix),
+        );
+        let names = shuffled(names);
+        let token = |text: &String| text.strip_prefix("from ").and_then(|from| from.parse::<usize>().ok());
+        let start = match &input.continuation_token {
+            Some(text) => token(text).ok_or_else(|| s3_error!(InvalidArgument, "The continuation token provided is incorrect"))?,
+            None => 0,
+        };
+        let end = names.len().min(start + usize::try_from(input.max_keys.unwrap_or(1000)).unwrap_or(0).clamp(1, 1000));
+        let page = names.get(start..end).unwrap_or_default();
+        let encode = |key: &Key| {
+            let text = String::from_utf8_lossy(key.as_bytes()).into_owned();
+            if input.encoding_type.is_some() { encode_key(&text) } else { text }
+        };
+        let is_directory = |name: &&Key| input.delimiter.is_some() && name.is_prefix() && **name != *prefix;
+        let (directories, files): (Vec<&Key>, Vec<&Key>) = page.iter().partition(is_directory);
+        let listed = |name: &Key| objects.by_key.get(name).map(|object| object.listed(encode(name)));
+        let output = ListObjectsV2Output {
+            name: Some(input.bucket.clone()),
+            prefix: Some(encode(prefix)),
+            delimiter: input.delimiter.clone(),
+            encoding_type: input.encoding_type.clone(),
+            is_truncated: Some(end < names.len()),
+            contents: Some(files.into_iter().filter_map(listed).collect()),
+            common_prefixes: Some(directories.into_iter().map(|name| CommonPrefix { prefix: Some(encode(name)) }).collect()),
+            next_continuation_token: (end < names.len()).then(|| format!("from {end}")),
+            ..Default::default()
+        };
+        Ok(S3Response::new(output))
     }
 
     fn habits(&self) -> Habits {
@@ -269,6 +360,25 @@ impl S3 for Bucket {
         Ok(S3Response::new(output))
     }
 
+    async fn create_session(&self, req: S3Request<CreateSessionInput>) -> S3Result<S3Response<CreateSessionOutput>> {
+        check(&req.input.bucket)?;
+        let mut objects = self.lock();
+        objects.version += 1;
+        let number = objects.version;
+        let [id, secret, token] = ["key", "secret", "token"].map(|name| format!("session-{name}-{number}"));
+        let sessions = objects.sessions.as_ref().ok_or_else(|| s3_error!(NotImplemented))?;
+        sessions.admit(&id, &secret, Some(&token));
+        let expiration = (SystemTime::now() + SESSION_LIFETIME).into();
+        let credentials = SessionCredentials { access_key_id: id, expiration, secret_access_key: secret, session_token: token };
+        Ok(S3Response::new(CreateSessionOutput {
+            credentials,
+            bucket_key_enabled: None,
+            ssekms_encryption_context: None,
+            ssekms_key_id: None,
+            server_side_encryption: None,
+        }))
+    }
+
     async fn head_bucket(&self, req: S3Request<HeadBucketInput>) -> S3Result<S3Response<HeadBucketOutput>> {
         check(&req.input.bucket)?;
         Ok(S3Response::new(HeadBucketOutput::default()))
@@ -285,12 +395,16 @@ impl S3 for Bucket {
             if input.encoding_type.is_some() { encode_key(&text) } else { text }
         };
         let prefix = Key::from(input.prefix.as_deref().unwrap_or_default());
+        if self.habits().is_directory_bucket {
+            return self.list_in_no_order(&input, &prefix);
+        }
         let request = ListRequest {
             prefix: prefix.clone(),
             delimited: input.delimiter.is_some(),
             after: input.start_after.as_deref().map(Key::from),
             token: input.continuation_token.clone(),
             max_keys: u16::try_from(input.max_keys.unwrap_or(1000)).unwrap_or(0),
+            any_order: false,
         };
         let objects = self.lock();
         let page = listing::page(&objects.by_key, &request)
@@ -395,7 +509,7 @@ impl S3 for Bucket {
 }
 
 fn check(bucket: &str) -> S3Result<()> {
-    if bucket == BUCKET { Ok(()) } else { Err(s3_error!(NoSuchBucket)) }
+    if bucket == BUCKET || bucket == DIRECTORY_BUCKET { Ok(()) } else { Err(s3_error!(NoSuchBucket)) }
 }
 
 /// What S3 does to keys in XML when asked for `encoding-type=url`: everything but these is escaped.

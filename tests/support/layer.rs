@@ -10,16 +10,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use http::response::Builder;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderValue, LOCATION};
+use hyper::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderValue, LOCATION};
 use hyper::service::Service;
 use hyper::{Request, Response, StatusCode};
 use s3s::service::S3Service;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::directory_bucket::Gate;
 use super::fault::{Effect, Fault};
 use super::log::{self, Entry, Log};
 
@@ -38,6 +40,8 @@ const LOOKS: u32 = 3;
 #[derive(Clone)]
 pub struct Shared {
     pub s3: S3Service,
+    /// Of a directory bucket: who gets as far as the service.
+    pub gate: Option<Gate>,
     pub log: Log,
     pub faults: Arc<Mutex<Vec<Fault>>>,
     /// Told while the faults are locked: they were cleared.
@@ -64,7 +68,7 @@ impl Service<Request<Incoming>> for Connection {
             (faults.iter_mut().filter_map(|fault| fault.on_request(&seen)).collect(), self.shared.cleared.subscribe())
         };
         let entry = self.shared.log.open(seen);
-        let (s3, socket) = (self.shared.s3.clone(), self.socket.clone());
+        let (s3, gate, socket) = (self.shared.s3.clone(), self.shared.gate.clone(), self.socket.clone());
         async move {
             let location = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
             for effect in &effects {
@@ -82,7 +86,10 @@ impl Service<Request<Incoming>> for Connection {
                     planned
                 }
                 None if effects.contains(&Effect::Broken) => return Err(reset(&socket)),
-                None => Service::call(&s3, request).await?,
+                None => match gate {
+                    None => Service::call(&s3, request).await?,
+                    Some(gate) => through(&gate, &s3, request).await?,
+                },
             };
             if effects.contains(&Effect::Lost) {
                 return Err(reset(&socket));
@@ -94,6 +101,22 @@ impl Service<Request<Incoming>> for Connection {
             Ok(response.map(|body| FaultyBody::new(body, &effects, entry, socket)))
         }
         .boxed()
+    }
+}
+
+/// Lets a request into the service that `gate` has nothing against.
+async fn through(gate: &Gate, s3: &S3Service, request: Request<Incoming>) -> Result<Response<s3s::Body>, s3s::HttpError> {
+    let (mut parts, body) = request.into_parts();
+    match gate.check(&parts) {
+        Ok(()) => {
+            // The service knows no such signatures.
+            parts.headers.remove(AUTHORIZATION);
+            Service::call(s3, Request::from_parts(parts, body)).await
+        }
+        Err((status, code, message)) => {
+            take_in(body).await;
+            Ok(error(status, code, message, |response| response))
+        }
     }
 }
 
@@ -133,21 +156,28 @@ fn planned_answer(effect: &Effect, location: &str) -> Option<Response<s3s::Body>
         Effect::Elsewhere(base, _) => (301, "PermanentRedirect", same_path_at(base)),
         _ => return None,
     };
+    Some(error(status, code, "planned fault", |mut response| {
+        if let Some(target) = target {
+            response = response.header(LOCATION, target);
+        }
+        if let Effect::Elsewhere(_, region) = effect {
+            response = response.header("x-amz-bucket-region", region);
+        }
+        response
+    }))
+}
+
+/// An error as S3 answers it, with the headers that `more` adds.
+fn error(status: u16, code: &str, message: &str, more: impl FnOnce(Builder) -> Builder) -> Response<s3s::Body> {
     let xml = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code><Message>planned fault</Message><RequestId>4442587FB7D0A2F9</RequestId></Error>"
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{code}</Code><Message>{message}</Message><RequestId>4442587FB7D0A2F9</RequestId></Error>"
     );
-    let mut response = Response::builder()
+    let response = Response::builder()
         .status(status)
         .header("content-type", "application/xml")
         .header("x-amz-request-id", "4442587FB7D0A2F9")
         .header(CONTENT_LENGTH, xml.len());
-    if let Some(target) = target {
-        response = response.header(LOCATION, target);
-    }
-    if let Effect::Elsewhere(_, region) = effect {
-        response = response.header("x-amz-bucket-region", region);
-    }
-    Some(response.body(s3s::Body::from(xml)).expect("the parts are valid"))
+    more(response).body(s3s::Body::from(xml)).expect("the parts are valid")
 }
 
 fn error_code(status: u16) -> &'static str {

@@ -4,6 +4,7 @@
 pub mod app;
 mod bucket;
 pub mod cgroup;
+pub mod directory_bucket;
 pub mod disturbed;
 mod fault;
 pub mod flipping;
@@ -29,6 +30,7 @@ pub mod third_party;
 pub mod vfs_world;
 
 pub use self::bucket::{About, Habits, Refusing};
+pub use self::directory_bucket::DIRECTORY_BUCKET;
 pub use self::fault::{Effect, Fault};
 pub use self::log::{Kind, Request};
 pub use self::s3_server::{ACCESS_KEY, BUCKET, REGION, S3Server, SECRET_KEY};

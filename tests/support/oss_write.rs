@@ -274,6 +274,7 @@ impl Writes {
                 self.store(setup, change.key, Facts { content, headers: change.kept(), target, ..Facts::default() });
                 Ok((200, answer, Vec::new()))
             }
+            Op::Rename => unreachable!("OSS has no such request"),
             Op::Copy => {
                 let (source, content) = self.source(change, setup)?;
                 change.may_overwrite(setup)?;

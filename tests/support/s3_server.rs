@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use windlass::store::memory::Synthetic;
 
 use super::bucket::{About, Bucket, Habits};
+use super::directory_bucket::{DIRECTORY_BUCKET, Gate, Renames};
 use super::fault::Fault;
 use super::keyring::Keyring;
 use super::layer::{Connection, Shared};
@@ -32,6 +33,7 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// One server with one bucket, [`BUCKET`].
 pub struct S3Server {
+    name: &'static str,
     bucket: Bucket,
     keyring: Keyring,
     shared: Shared,
@@ -45,24 +47,34 @@ pub struct S3Server {
 impl S3Server {
     /// Serves requests that are signed with [`ACCESS_KEY`] and [`SECRET_KEY`], and refuses others.
     pub fn start() -> Self {
-        Self::serve(true)
+        Self::serve(BUCKET, |builder, (_, keyring)| {
+            builder.set_auth(keyring.clone());
+            builder.set_access(keyring.clone());
+            None
+        })
     }
 
     /// Serves everyone, as a public bucket does.
     pub fn start_anonymous() -> Self {
-        Self::serve(false)
+        Self::serve(BUCKET, |_, _| None)
     }
 
-    fn serve(signed: bool) -> Self {
+    /// Serves a directory bucket, [`DIRECTORY_BUCKET`].
+    pub fn start_directory_bucket() -> Self {
+        Self::serve(DIRECTORY_BUCKET, |builder, (bucket, keyring)| {
+            bucket.become_directory_bucket(keyring.clone());
+            builder.set_route(Renames(bucket.clone()));
+            Some(Gate(keyring.clone()))
+        })
+    }
+
+    fn serve(name: &'static str, protect: impl FnOnce(&mut S3ServiceBuilder, (&Bucket, &Keyring)) -> Option<Gate>) -> Self {
         let bucket = Bucket::default();
         let mut builder = S3ServiceBuilder::new(bucket.clone());
         let keyring = Keyring::default();
         keyring.admit(ACCESS_KEY, SECRET_KEY, None);
-        if signed {
-            builder.set_auth(keyring.clone());
-            builder.set_access(keyring.clone());
-        }
-        let shared = Shared { s3: builder.build(), log: Log::default(), faults: Arc::default(), cleared: Default::default() };
+        let gate = protect(&mut builder, (&bucket, &keyring));
+        let shared = Shared { s3: builder.build(), gate, log: Log::default(), faults: Arc::default(), cleared: Default::default() };
         let (listeners, listening) = mpsc::unbounded_channel();
         let address = listen((Ipv4Addr::LOCALHOST, 0).into(), &listeners);
         let (stop, stopped) = oneshot::channel();
@@ -78,7 +90,7 @@ impl S3Server {
         let mut credentials = tempfile::NamedTempFile::new().expect("a temporary file can be made");
         writeln!(credentials, "{ACCESS_KEY}:{SECRET_KEY}").expect("it can be written");
         let thread = Some(thread.expect("a thread starts"));
-        Self { bucket, keyring, shared, address, listeners, credentials, stop: Some(stop), thread }
+        Self { name, bucket, keyring, shared, address, listeners, credentials, stop: Some(stop), thread }
     }
 
     /// Serves a network of its own too, at the same address: a socket belongs to the network in which it was made.
@@ -108,7 +120,7 @@ impl S3Server {
     /// How to reach this server from within the process.
     pub fn store_options(&self) -> windlass::store::Options {
         windlass::store::Options {
-            bucket: BUCKET.into(),
+            bucket: self.name.into(),
             endpoint: Some(self.endpoint()),
             region: Some(REGION.into()),
             // Tests count requests: on a machine that is busy enough some are late, and would be sent twice.

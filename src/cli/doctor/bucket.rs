@@ -30,7 +30,8 @@ pub(super) async fn look(place: &Place, write_check: bool, report: &mut Report) 
         Err(error) => return report.add(&finding("bucket", &error)),
     };
     let prefix = Key::from(place.source.prefix.as_str());
-    let listed = store.list(&ListRequest { prefix: prefix.clone(), delimited: false, after: None, token: None, max_keys: 2 }).await;
+    let listed =
+        store.list(&ListRequest { prefix: prefix.clone(), delimited: false, after: None, token: None, max_keys: 2, any_order: true }).await;
     let objects = match listed {
         Ok(page) => {
             report.add(&Finding::ok("signature", "the store accepts it"))?;

@@ -197,7 +197,8 @@ pub(super) const OSSFS2: [(&str, Words); 9] = [
 ];
 
 /// What mount-s3 --help lists and has no counterpart here.
-pub(super) const MOUNTPOINT: [(&str, Words); 4] = [
+pub(super) const MOUNTPOINT: [(&str, Words); 5] = [
+    ("the name of a bucket tells its type", &["bucket_type"]),
     (WRITES, &["incremental_upload", "upload_checksums"]),
     ("files can be removed and replaced anyway, unless it is mounted read-only", &["allow_delete", "allow_overwrite"]),
     (
@@ -284,7 +285,7 @@ pub(super) const NOT_OSSFS2: [Refusal; 3] = [
 /// What Mountpoint does and windlass does not.
 pub(super) const NOT_MOUNTPOINT: [Refusal; 2] = [
     ("whose bucket it is is not looked at: leave it out, or use a policy of the bucket", &[], &["expected_bucket_owner"]),
-    ("buckets of S3 Express One Zone are not understood", &[], &["bucket_type", "cache_xz"]),
+    ("there is no cache in a bucket: --spill-dir keeps one on a disk", &[], &["cache_xz"]),
 ];
 
 /// Options of libfuse that users of both copy from one command line to the next.

@@ -47,7 +47,7 @@ impl World {
     }
 
     async fn list(&self, prefix: &str, delimited: bool, max_keys: u16) -> Result<Vec<String>> {
-        let request = ListRequest { prefix: prefix.into(), delimited, after: None, token: None, max_keys };
+        let request = ListRequest { prefix: prefix.into(), delimited, after: None, token: None, max_keys, any_order: false };
         let page = self.store.list(&request).await?;
         assert!(page.sums.is_empty() || page.sums.len() == page.objects.len(), "one sum for each object");
         let keys = page.objects.iter().map(|object| &object.key).chain(&page.prefixes);
@@ -59,7 +59,8 @@ impl World {
 async fn the_root_lists_buckets_and_asks_none_of_them() {
     let world = world(Some(&["two", "one", "Not_A_Bucket"]), Buckets::All);
     assert_eq!(world.list("", true, 1000).await.unwrap(), ["one/", "two/"]);
-    let behind = ListRequest { prefix: Key::root(), delimited: true, after: Some("one/".into()), token: None, max_keys: 1000 };
+    let behind =
+        ListRequest { prefix: Key::root(), delimited: true, after: Some("one/".into()), token: None, max_keys: 1000, any_order: false };
     assert_eq!(world.store.list(&behind).await.unwrap().prefixes, [Key::from("two/")]);
     assert!(world.account.opened.lock().is_empty());
     assert_eq!(world.list("", false, 1000).await.unwrap_err().kind, ErrorKind::Invalid);
@@ -98,8 +99,14 @@ async fn keys_go_to_their_bucket_and_come_back_whole() {
     assert_eq!(world.store.head(&"two/d/a".into()).await.unwrap().size, 3);
     assert_eq!(world.list("one/", true, 1000).await.unwrap(), ["one/", "one/z", "one/d/"]);
     assert_eq!(world.list("one/d/", true, 1000).await.unwrap(), ["one/d/a"]);
-    let behind =
-        |after: &str| ListRequest { prefix: "one/".into(), delimited: false, after: Some(after.into()), token: None, max_keys: 1000 };
+    let behind = |after: &str| ListRequest {
+        prefix: "one/".into(),
+        delimited: false,
+        after: Some(after.into()),
+        token: None,
+        max_keys: 1000,
+        any_order: false,
+    };
     let keys = |page: ListPage| page.objects.iter().map(|object| object.key.to_string()).collect::<Vec<_>>();
     assert_eq!(keys(world.store.list(&behind("one/d/a")).await.unwrap()), ["one/z"]);
     assert_eq!(keys(world.store.list(&behind("ona")).await.unwrap()), ["one/", "one/d/a", "one/z"]);

@@ -66,7 +66,7 @@ impl KeyFile {
             let since = given.part.as_ref().filter(|(part, _)| part.sign_like(&found)).map_or(now, |(_, since)| *since);
             if now - since < SETTLED {
                 given.part = Some((found, since));
-                return Err(Missing(format!("only a part of {} is new: the rest is waited for", self.name())));
+                return Err(Missing::new(format!("only a part of {} is new: the rest is waited for", self.name())));
             }
         }
         *given = Given { last: Some(found.clone()), part: None };
@@ -79,7 +79,8 @@ impl Source for KeyFile {
     async fn fetch(&self) -> Result<Keys, Missing> {
         let place = self.place.clone();
         let read = tokio::task::spawn_blocking(move || place.read()).await;
-        let (found, is_one_file) = read.map_err(|_| Missing(format!("reading {} was interrupted", self.name())))?.map_err(Missing)?;
+        let (found, is_one_file) =
+            read.map_err(|_| Missing::new(format!("reading {} was interrupted", self.name())))?.map_err(Missing::new)?;
         if is_one_file { Ok(found) } else { self.settled(found, Instant::now()) }
     }
 
@@ -132,7 +133,7 @@ mod tests {
         for (id, secret, token) in [("A", "b", "ta"), ("A", "b", "tb"), ("B", "b", "ta"), ("A", "a", "tb"), ("B", "a", "ta")] {
             write(dir.path(), id, secret, token);
             let missing = ask().await.unwrap_err();
-            assert!(missing.0.contains("only a part of"), "{id} {secret} {token}: {missing}");
+            assert!(missing.message.contains("only a part of"), "{id} {secret} {token}: {missing}");
         }
         write(dir.path(), "B", "b", "tb");
         assert_eq!(ask().await, keys("B", "b", "tb"));
@@ -158,6 +159,6 @@ mod tests {
             assert_eq!(format!("{}:{}", keys.id, keys.secret), line);
         }
         fs::write(&path, "").unwrap();
-        assert!(file.fetch().await.unwrap_err().0.contains("no line for the bucket"));
+        assert!(file.fetch().await.unwrap_err().message.contains("no line for the bucket"));
     }
 }

@@ -82,8 +82,19 @@ impl fmt::Debug for Keys {
 
 /// Why a source gives no keys: words for people, without secrets.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Missing(pub String);
+#[error("{message}")]
+pub(super) struct Missing {
+    pub message: String,
+    /// What a request is answered with that cannot be signed.
+    pub kind: ErrorKind,
+}
+
+impl Missing {
+    /// There are no credentials.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), kind: ErrorKind::NoCredentials }
+    }
+}
 
 /// Where keys come from.
 #[async_trait]
@@ -126,7 +137,7 @@ pub(super) struct Signing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoKeys {
     /// There never were any.
-    Missing(String),
+    Missing(Missing),
     /// There were, and there will be again.
     Expired(String),
 }
@@ -135,7 +146,7 @@ impl NoKeys {
     /// The error of the request that cannot be signed.
     pub fn into_error(self, op: Op, key: &Key) -> Error {
         match self {
-            Self::Missing(message) => Error::new(ErrorKind::NoCredentials, op, key, message),
+            Self::Missing(Missing { message, kind }) => Error::new(kind, op, key, message),
             Self::Expired(message) => {
                 let message = format!("the credentials expired and cannot be renewed: {message}");
                 Error::new(ErrorKind::Unavailable, op, key, message)
@@ -269,7 +280,7 @@ impl Rotating {
         // Before: what changes while the source reads is seen at the next look.
         look(&self.watch).await;
         let found = timeout(ANSWER, self.source.fetch()).await;
-        let found = found.unwrap_or_else(|_| Err(Missing(format!("no answer within {ANSWER:?}"))));
+        let found = found.unwrap_or_else(|_| Err(Missing::new(format!("no answer within {ANSWER:?}"))));
         let event = self.state.lock().on_found(found, Instant::now(), SystemTime::now());
         tell(event);
         self.keep();

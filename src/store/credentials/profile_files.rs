@@ -31,7 +31,7 @@ impl ProfileFiles {
                 Exposure::Readable if self.has_warned.swap(true, Relaxed) => {}
                 Exposure::Readable => tracing::warn!("the credentials file {path} can be read by others (mode {mode:o}): {fix}"),
                 Exposure::Writable => {
-                    return Err(Missing(format!("the credentials file {path} can be written by others (mode {mode:o}): {fix}")));
+                    return Err(Missing::new(format!("the credentials file {path} can be written by others (mode {mode:o}): {fix}")));
                 }
             }
         }

@@ -131,14 +131,14 @@ impl Rotation {
         let asked_lately = self.asked_at.is_some_and(|at| now - at < BETWEEN_QUESTIONS);
         let Some(trusted) = &self.trusted else {
             return match &self.failure {
-                Some(failure) if asked_lately => Taken::None(NoKeys::Missing(failure.0.clone())),
+                Some(failure) if asked_lately => Taken::None(NoKeys::Missing(failure.clone())),
                 _ => Taken::Ask(self.asked),
             };
         };
         if trusted.has_expired(now) {
             return match &self.failure {
                 _ if !asked_lately => Taken::Ask(self.asked),
-                Some(failure) => Taken::None(NoKeys::Expired(failure.0.clone())),
+                Some(failure) => Taken::None(NoKeys::Expired(failure.message.clone())),
                 // The source stands by them: the store decides.
                 None => Taken::Keys(trusted.sign()),
             };

@@ -200,7 +200,7 @@ impl ObjectStore for Early {
 async fn what_a_listing_tells_early_passes_through() {
     let hedging = Hedging::new(Arc::new(Early), Arc::default());
     let told = Mutex::new(Vec::new());
-    let request = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 1 };
+    let request = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 1, any_order: false };
     hedging.list_telling(&request, &|token| told.lock().push(token.to_owned())).await.unwrap();
     assert_eq!(*told.lock(), ["early"]);
 }

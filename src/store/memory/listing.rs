@@ -19,7 +19,7 @@ pub struct Page<'a, V> {
 
 /// The page that is asked for; none when its token is not one of ours.
 pub fn page<'a, V>(keys: &'a BTreeMap<Key, V>, request: &ListRequest) -> Option<Page<'a, V>> {
-    let ListRequest { prefix, delimited, after, token, max_keys } = request;
+    let ListRequest { prefix, delimited, after, token, max_keys, any_order: _ } = request;
     let max = usize::from(*max_keys).clamp(1, MAX_PAGE);
     let mut page = Page { objects: Vec::new(), prefixes: Vec::new(), next: None };
     let mut from = match (token, after) {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn request(prefix: &str, delimited: bool, max_keys: u16) -> ListRequest {
-        ListRequest { prefix: prefix.into(), delimited, after: None, token: None, max_keys }
+        ListRequest { prefix: prefix.into(), delimited, after: None, token: None, max_keys, any_order: false }
     }
 
     fn all(keys: &BTreeMap<Key, ()>, mut request: ListRequest) -> (Vec<String>, Vec<String>, usize) {

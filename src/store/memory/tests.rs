@@ -137,13 +137,16 @@ async fn a_directory_of_a_million_keys_beside_others_is_one_page_of_work() {
     }
     store.put("a", "");
     store.put("z", "");
-    let request = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 1000 };
+    let request = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 1000, any_order: false };
     let page = store.list(&request).await.unwrap();
     let names: Vec<String> = page.objects.iter().map(|o| o.key.to_string()).collect();
     assert_eq!((names, page.prefixes, page.next), (vec!["a".into(), "z".into()], vec![Key::from("big/")], None));
     let (mut token, mut keys) = (None, 0);
     loop {
-        let page = store.list(&ListRequest { prefix: "big/".into(), delimited: true, after: None, token, max_keys: 1000 }).await.unwrap();
+        let page = store
+            .list(&ListRequest { prefix: "big/".into(), delimited: true, after: None, token, max_keys: 1000, any_order: false })
+            .await
+            .unwrap();
         keys += page.objects.len();
         token = page.next;
         if token.is_none() {

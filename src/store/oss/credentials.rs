@@ -63,7 +63,7 @@ impl Provider {
     async fn find(&self) -> Result<Option<Keys>, String> {
         let found = self.provider.provide_credential_dyn(&self.context).await.map_err(|error| self.failed(&error))?;
         if let Some(checks) = self.profile_files.as_ref().filter(|_| found.is_some()) {
-            checks.check(self.files.clone()).map_err(|missing| missing.0)?;
+            checks.check(self.files.clone()).map_err(|missing| missing.message)?;
         }
         Ok(found.map(|found| Keys {
             id: found.access_key_id,
@@ -95,7 +95,7 @@ impl Place {
     /// The keys there, if there are any; an error says where it was looked at.
     async fn find(&self) -> Result<Option<Keys>, String> {
         match self {
-            Self::File(file) => file.fetch().await.map(Some).map_err(|missing| missing.0),
+            Self::File(file) => file.fetch().await.map(Some).map_err(|missing| missing.message),
             Self::Given(keys) => Ok(Some(keys.clone())),
             Self::Provider(provider) => provider.find().await,
         }
@@ -163,7 +163,7 @@ impl Sources {
 #[async_trait]
 impl Source for Sources {
     async fn fetch(&self) -> Result<Keys, Missing> {
-        self.find().await.map_err(|looked_at| Missing(self.nothing(&looked_at)))
+        self.find().await.map_err(|looked_at| Missing::new(self.nothing(&looked_at)))
     }
 
     fn files(&self) -> Vec<PathBuf> {

@@ -59,11 +59,11 @@ pub(super) async fn connect(options: &Options, metrics: Arc<Metrics>) -> Result<
     Ok(Arc::new(ReadEndpoint::new(Arc::new(near), Arc::new(home), metrics)))
 }
 
-fn store(options: &Options, signer: OssSigner, tags: Tags, metrics: Arc<Metrics>) -> Result<HttpStore<OssSigner, OssLister>> {
+fn store(options: &Options, signer: OssSigner, tags: Tags, metrics: Arc<Metrics>) -> Result<HttpStore<OssSigner>> {
     let http = clients(options, &metrics).map_err(|error| answer::transport(Op::List, &Key::root(), &error))?;
     let signer = Arc::new(signer);
     let pages = PageClient::new(http.clone(), options, Tokens::Encoded, Arc::clone(signer.clock()), Arc::clone(&metrics));
-    let lister = OssLister { pages, signer: Arc::clone(&signer) };
+    let lister = Arc::new(OssLister { pages, signer: Arc::clone(&signer) });
     Ok(HttpStore::new(http, options, signer, lister, tags, metrics))
 }
 
@@ -85,7 +85,7 @@ pub(super) async fn identity(options: &Options) -> Result<Option<Identity>> {
     let sources = Sources::new(&options.credentials, &options.bucket, OsEnv).map_err(|error| answer::transport(Op::List, &root, &error))?;
     match sources.fetch().await {
         Ok(keys) => Ok(Some(Identity { source: keys.from, key_id: keys.id, expires: keys.expires })),
-        Err(missing) => Err(Error::new(ErrorKind::NoCredentials, Op::List, &root, missing.0)),
+        Err(missing) => Err(Error::new(ErrorKind::NoCredentials, Op::List, &root, missing.message)),
     }
 }
 

@@ -54,7 +54,7 @@ async fn data_comes_from_the_read_endpoint_and_the_rest_from_the_endpoint() {
     let sim = Sim::new();
     assert_eq!(sim.read().await.unwrap(), "one");
     assert_eq!(sim.store.head(&Key::from("k")).await.unwrap().size, 3);
-    let all = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 10 };
+    let all = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 10, any_order: false };
     assert_eq!(sim.store.list(&all).await.unwrap().objects.len(), 1);
     assert_eq!(sim.store.details(&Key::from("k")).await.unwrap().meta.size, 3);
     sim.store.delete(&Key::from("k")).await.unwrap();

@@ -123,6 +123,11 @@ impl Tags {
         Self { strong: AtomicU8::new(YES), ..Self::default() }
     }
 
+    /// Of a store whose ETags are random.
+    pub fn of_nothing() -> Self {
+        Self { md5s: AtomicU8::new(NO), ..Self::default() }
+    }
+
     /// A tag was, or was not, the MD5 of what it is the tag of.
     pub fn record(&self, is_md5: bool) {
         self.md5s.store(if is_md5 { YES } else { NO }, Relaxed);

@@ -266,7 +266,7 @@ fn kind_of(op: Op) -> RequestKind {
         Op::Get => RequestKind::Get,
         Op::List | Op::ListUploads | Op::ListParts => RequestKind::List,
         Op::Put | Op::CreateUpload | Op::UploadPart | Op::CompleteUpload => RequestKind::Put,
-        Op::Copy | Op::CopyPart => RequestKind::Copy,
+        Op::Copy | Op::CopyPart | Op::Rename => RequestKind::Copy,
         Op::Delete | Op::AbortUpload => RequestKind::Delete,
     }
 }

@@ -226,6 +226,16 @@ impl Names {
         Ok(map)
     }
 
+    /// Names the source of RenameObject, and the token that makes a repeated request harmless.
+    pub fn rename_from(&self, source: &Key, etag: &ETag, token: &str) -> Result<HeaderMap> {
+        let path = percent_encode(source.as_bytes(), PATH).to_string();
+        let mut map = HeaderMap::new();
+        map.insert(self.vendor("rename-source"), HeaderValue::try_from(path).expect("percent-encoding leaves what a header takes"));
+        map.insert(self.vendor("rename-source-if-match"), sayable(Op::Rename, source, etag.as_str())?);
+        map.insert(self.vendor("client-token"), sayable(Op::Rename, source, token)?);
+        Ok(map)
+    }
+
     fn copy_from_weak(&self, bucket: &str, source: &Key, version: Version<'_>) -> HeaderMap {
         let mut path = format!("{}/{}", copy_source(bucket), percent_encode(source.as_bytes(), PATH));
         let mut map = HeaderMap::new();

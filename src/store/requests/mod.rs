@@ -62,6 +62,10 @@ pub(super) struct Requests {
     conditions: Conditions,
     /// Whether the store compares the version of the source of a copied part.
     conditional_part_copies: bool,
+    /// Whether uploads are listed in the order of their keys, for prefixes of any kind.
+    ordered_listings: bool,
+    /// Whether the store has RenameObject.
+    renames: bool,
     /// One request that deletes many objects.
     deletes_many: Feature,
     telling: Telling,
@@ -83,12 +87,14 @@ impl Requests {
             metrics,
             upload_checksum: options.upload_checksum,
             checksums: Feature::new(if options.quirks.crc64nvme { Support::Learned } else { Support::No }),
-            md5s: Feature::default(),
+            md5s: Feature::new(if options.quirks.content_md5 { Support::Learned } else { Support::No }),
             acknowledging: Acknowledging::default(),
             tags,
             probing: tokio::sync::Mutex::default(),
             conditions: Conditions::new(&options.quirks),
             conditional_part_copies: options.quirks.conditional_part_copies,
+            ordered_listings: options.quirks.ordered_listings,
+            renames: options.quirks.renames,
             deletes_many: Feature::default(),
             telling: Telling::new(&options.quirks),
         }

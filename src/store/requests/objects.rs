@@ -11,14 +11,14 @@ use super::adapt::{Becomes, Sent};
 use super::deletion;
 use super::digests::{CONTENT_MD5, content_md5, md5_of};
 use super::documents::Outcome;
-use super::headers::{Version, object_sum, version_in};
+use super::headers::{Version, object_sum, sayable, version_in};
 use super::sdk_client::{PLACEHOLDER, without_blanks};
 use super::uploads::algorithm;
 use super::{Call, Reply, Requests};
 use crate::store::symlink::{self, Link};
 use crate::store::{
     Body, Condition, CopyRequest, DELETES_AT_ONCE, Details, Dialect, ETag, Error, ErrorKind, Headers, Key, ObjectMeta, Op, PutRequest,
-    Result, SYMLINK_SIZE, Written,
+    RenameRequest, Result, SYMLINK_SIZE, Written,
 };
 
 /// The longest target that OSS keeps in a link of its own, a key.
@@ -193,6 +193,30 @@ impl Requests {
             return Err(Error::new(ErrorKind::Replaced, op, source, format!("the source is version {} now", there.meta.etag)));
         }
         Ok(there)
+    }
+
+    /// RenameObject of S3 Express One Zone: <https://docs.aws.amazon.com/AmazonS3/latest/API/API_RenameObject.html>
+    pub async fn rename(&self, request: &RenameRequest) -> Result<Option<Written>> {
+        let RenameRequest { source, etag, target, condition, token } = request;
+        // Keys that end in a slash are not renamed, and a version that cannot be named is none to insist on.
+        let is_taken = !source.is_prefix() && !target.is_prefix() && !etag.as_str().is_empty() && !etag.is_weak();
+        if !self.renames || !is_taken {
+            return Ok(None);
+        }
+        let mut headers = self.names.rename_from(source, etag, token)?;
+        match condition {
+            Condition::Any => {}
+            Condition::Absent => {
+                headers.insert(header::IF_NONE_MATCH, HeaderValue::from_static("*"));
+            }
+            Condition::Is(etag) => {
+                headers.insert(header::IF_MATCH, sayable(Op::Rename, target, etag.as_str())?);
+            }
+        }
+        let rename = |client: &Client| client.rename_object().bucket(PLACEHOLDER).key(PLACEHOLDER).rename_source(PLACEHOLDER).send();
+        self.sdk.send(Op::Rename, target, headers, rename).await?;
+        // The answer does not tell the ETag.
+        Ok(Some(Written { etag: self.head(target).await?.etag }))
     }
 
     pub async fn delete(&self, key: &Key) -> Result<()> {

@@ -16,6 +16,7 @@ use super::headers::{ACL, decoded, encoded};
 use super::objects::{gone, header_etag, no_etag};
 use super::sdk_client::PLACEHOLDER;
 use super::{Call, Requests};
+use crate::store::sorted_listing::directory_of;
 use crate::store::{
     Body, Condition, Dialect, ETag, Error, ErrorKind, Key, Op, Part, PartChecksum, PartCopy, PartsPage, Result, Unfinished, Upload,
     UploadChecksum, UploadRequest, UploadsPage, Written,
@@ -145,7 +146,8 @@ impl Requests {
                 Error::new(ErrorKind::Invalid, Op::ListUploads, prefix, "keys that are asked for are UTF-8, this one is not")
             })
         };
-        let prefix_text = if prefix.as_bytes().is_empty() { None } else { Some(text(prefix)?) };
+        let asked = if self.ordered_listings { prefix.clone() } else { directory_of(prefix) };
+        let prefix_text = if asked.as_bytes().is_empty() { None } else { Some(text(&asked)?) };
         let (key_marker, id_marker) = match after {
             Some((key, id)) => (Some(text(key)?), Some(id.clone()).filter(|id| !id.is_empty())),
             None => (None, None),
@@ -157,7 +159,11 @@ impl Requests {
         };
         let about = |error| Error { key: prefix.clone(), ..error };
         let (page, _) = self.sdk.send(Op::ListUploads, &Key::root(), HeaderMap::new(), list).await.map_err(about)?;
-        uploads_page(page).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListUploads, prefix, message))
+        let mut page = uploads_page(page).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListUploads, prefix, message))?;
+        if !self.ordered_listings {
+            page.uploads.retain(|upload| upload.key.as_bytes().starts_with(prefix.as_bytes()));
+        }
+        Ok(page)
     }
 
     pub async fn list_parts(&self, upload: &Upload, after: u32) -> Result<PartsPage> {

@@ -157,7 +157,7 @@ async fn what_cannot_succeed_is_sent_once() {
 async fn attempts_end_after_the_retries_and_the_error_says_how_many() {
     let store = Scripted::new(&[Step::Fail(ErrorKind::Unavailable)]);
     let (retrying, metrics) = retrying(&store, policy(3));
-    let request = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 1 };
+    let request = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 1, any_order: false };
     let error = retrying.list(&request).await.unwrap_err();
     assert_eq!((error.kind, *store.calls.lock(), metrics.retries.get()), (ErrorKind::Unavailable, 4, 3));
     assert!(error.message.contains("4 attempts"), "{error}");

@@ -145,7 +145,7 @@ impl Sdk {
             // The SDK takes a profile that is not there for one without keys.
             (Link::Profile(name), CredentialsError::CredentialsNotLoaded(_)) => {
                 let files: Vec<String> = Self::profiles().map(|path| path.display().to_string()).collect();
-                Missing(format!("the profile \"{name}\" is not in {}, or has no credentials: check --profile", files.join(" or ")))
+                Missing::new(format!("the profile \"{name}\" is not in {}, or has no credentials: check --profile", files.join(" or ")))
             }
             _ => failure::credentials(error),
         }

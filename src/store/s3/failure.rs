@@ -18,14 +18,14 @@ pub(super) fn credentials(error: &CredentialsError) -> Missing {
             let words = "no credentials found in environment, profile, web identity, container and \
              instance role: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, --profile or --passwd-file, or --signature none for a \
              public bucket";
-            Missing(words.to_owned())
+            Missing::new(words.to_owned())
         }
         // Its own text names the kind of failure only; file names and reasons stand behind it.
         _ => {
             let mut reasons: Vec<String> = causes(error).skip(1).map(ToString::to_string).collect();
             // Some errors repeat their cause in their own text.
             reasons.dedup_by(|inner, outer| outer.contains(inner.as_str()));
-            Missing(format!("no usable credentials: {}", if reasons.is_empty() { error.to_string() } else { reasons.join(": ") }))
+            Missing::new(format!("no usable credentials: {}", if reasons.is_empty() { error.to_string() } else { reasons.join(": ") }))
         }
     }
 }

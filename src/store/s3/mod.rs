@@ -27,14 +27,15 @@ use super::arn::Arn;
 use super::clients::clients;
 use super::credentials::Rotating;
 use super::endpoint::Endpoint;
-use super::http_store::HttpStore;
+use super::http_store::{HttpStore, Lister};
 use super::leave::Clients;
 use super::listing::Tokens;
 use super::page::PageClient;
 use super::read_endpoint::{ReadEndpoint, options_near};
 use super::redirect;
 use super::requests::{Tags, Voice};
-use super::{Error, ErrorKind, Identity, Key, ObjectStore, Op, Options, Result, Signature};
+use super::sorted_listing::SortedLister;
+use super::{Error, ErrorKind, Identity, Key, ObjectStore, Op, Options, Result, Signature, UploadChecksum};
 use crate::metrics::Metrics;
 pub(super) use account::S3Account;
 use address::{Address, Scheme, Wanted};
@@ -70,15 +71,26 @@ fn store(
     tags: Tags,
     http: Clients,
     metrics: Arc<Metrics>,
-) -> Result<HttpStore<Signer, S3Lister>> {
+) -> Result<HttpStore<Signer>> {
+    let is_directory_bucket = matches!(address.scheme, Scheme::Session { .. });
+    let of_directory_bucket = is_directory_bucket.then(|| Options { quirks: options.quirks.of_directory_bucket(), ..options.clone() });
+    let options = of_directory_bucket.as_ref().unwrap_or(options);
+    if is_directory_bucket && options.upload_checksum == UploadChecksum::Md5 {
+        // https://docs.aws.amazon.com/AmazonS3/latest/API/API_UploadPart.html (Content-MD5)
+        let message = "directory buckets take no Content-MD5: set --upload-checksum to auto, crc64nvme or crc32c";
+        return Err(Error::new(ErrorKind::Invalid, Op::List, &Key::root(), message));
+    }
+    // https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-express-differences.html (ETags)
+    let tags = if is_directory_bucket { Tags::of_nothing() } else { tags };
     let mut signer = match credentials {
-        Some(account) if matches!(address.scheme, Scheme::Session { .. }) => session::signer(options, address, account, &http, &metrics),
+        Some(account) if is_directory_bucket => session::signer(options, address, account, &http, &metrics),
         credentials => Signer::new(address, credentials, options.requester_pays),
     };
     signer.asks_sums = options.verify_reads;
     let signer = Arc::new(signer);
     let pages = PageClient::new(http.clone(), options, Tokens::Plain, Arc::clone(signer.clock()), Arc::clone(&metrics));
     let lister = S3Lister::new(pages, Arc::clone(&signer));
+    let lister: Arc<dyn Lister> = if is_directory_bucket { Arc::new(SortedLister::new(lister)) } else { Arc::new(lister) };
     Ok(HttpStore::new(http, options, signer, lister, tags, metrics))
 }
 
@@ -115,7 +127,7 @@ pub(super) async fn identity(options: &Options) -> Result<Option<Identity>> {
     let source = credentials::source(&options.credentials, &options.bucket, &region).map_err(invalid)?;
     match source.fetch().await {
         Ok(keys) => Ok(Some(Identity { source: keys.from, key_id: keys.id, expires: keys.expires })),
-        Err(missing) => Err(Error::new(ErrorKind::NoCredentials, Op::List, &Key::root(), missing.0)),
+        Err(missing) => Err(Error::new(ErrorKind::NoCredentials, Op::List, &Key::root(), missing.message)),
     }
 }
 
@@ -145,14 +157,7 @@ async fn address(options: &Options, region: &Region) -> Result<Address> {
         dual_stack,
         accelerate: options.accelerate,
     };
-    let address = wanted.resolve().await.map_err(|error| invalid(error.to_string()))?;
-    // The mount looks names up by prefixes without a slash at their end and goes on after a key. These buckets list by neither, and in no order:
-    // https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-express-differences.html
-    // https://docs.aws.amazon.com/AmazonS3/latest/API/API_ListObjectsV2.html (StartAfter)
-    if matches!(address.scheme, Scheme::Session { .. }) {
-        return Err(invalid("directory buckets of S3 Express One Zone are not understood: name a general purpose bucket".into()));
-    }
-    Ok(address)
+    wanted.resolve().await.map_err(|error| invalid(error.to_string()))
 }
 
 /// Whether the addresses with FIPS and those with IPv6 are wanted: by the options, else by AWS_USE_FIPS_ENDPOINT, AWS_USE_DUALSTACK_ENDPOINT and the

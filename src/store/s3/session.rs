@@ -77,7 +77,10 @@ impl Source for Sessions {
             }
         };
         let session = opened.map_err(|error| {
-            Missing(format!("cannot open a session of the directory bucket {} (s3express:CreateSession): {}", self.bucket, error.message))
+            let message =
+                format!("cannot open a session of the directory bucket {} (s3express:CreateSession): {}", self.bucket, error.message);
+            let kind = if error.kind == ErrorKind::NoSuchBucket { error.kind } else { ErrorKind::NoCredentials };
+            Missing { message, kind }
         })?;
         let Session { id, secret, token, expires } = session;
         Ok(Keys { id, secret, token: Some(token), expires: Some(expires), from: format!("a session of {}", self.bucket) })

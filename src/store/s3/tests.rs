@@ -134,7 +134,7 @@ async fn read(store: &dyn ObjectStore, key: &str, etag: &ETag, range: std::ops::
 }
 
 fn listing(prefix: &str, token: Option<String>, max_keys: u16) -> ListRequest {
-    ListRequest { prefix: Key::from(prefix), delimited: true, after: None, token, max_keys }
+    ListRequest { prefix: Key::from(prefix), delimited: true, after: None, token, max_keys, any_order: false }
 }
 
 const ODD_KEYS: [&str; 7] = ["plain", "a b", "a+b", "100%41", "ümläut/日本", "q?x=y&z#h", "tilde~!*'()"];

@@ -150,6 +150,12 @@ impl Ahead {
 
     fn ask(&self, ask: Option<Ask>, whose: Whose) {
         let Some(ask) = ask else { return };
+        if !self.inner.store.lists_in_order(&ask.top) {
+            // A page would take all that is below.
+            self.inner.on_failed(ask.stream, &ask.top, whose);
+            self.inner.came.notify_waiters();
+            return;
+        }
         let mut pages = self.pages.lock();
         while pages.try_join_next().is_some() {}
         pages.spawn(Arc::clone(&self.inner).fetch(ask, whose));
@@ -186,7 +192,7 @@ impl Inner {
     async fn bring(&self, ask: Ask, whose: Whose) {
         let Ask { stream, top, after, token } = ask;
         let after = Some(after).filter(|after| !after.as_bytes().is_empty());
-        let request = ListRequest { prefix: top.clone(), delimited: false, after, token, max_keys: PAGE_KEYS };
+        let request = ListRequest { prefix: top.clone(), delimited: false, after, token, max_keys: PAGE_KEYS, any_order: false };
         let asked = Instant::now();
         match self.store.list(&request).await.and_then(|page| walk::check_progress(page, &request)) {
             Err(error) => {

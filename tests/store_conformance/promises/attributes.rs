@@ -13,13 +13,14 @@ fn carried(kind: Kind) -> BTreeMap<String, String> {
         Kind::Memory | Kind::S3 | Kind::Moto => Some("STANDARD_IA"),
         Kind::OssV4 | Kind::OssV1 => Some("IA"),
         Kind::Minio => Some("REDUCED_REDUNDANCY"),
+        Kind::Directory => Some("EXPRESS_ONEZONE"),
         Kind::S3sFs | Kind::Versitygw => None,
     };
-    let tags = (!matches!(kind, Kind::S3 | Kind::S3sFs)).then_some("team=a%20b&x=1%3D2");
+    let tags = (!matches!(kind, Kind::S3 | Kind::Directory | Kind::S3sFs)).then_some("team=a%20b&x=1%3D2");
     let acl = match kind {
         Kind::Memory | Kind::Moto | Kind::OssV4 | Kind::OssV1 => Some("public-read"),
         // Those of MinIO are all the same; versitygw has them of buckets.
-        Kind::S3 | Kind::S3sFs | Kind::Versitygw | Kind::Minio => None,
+        Kind::S3 | Kind::Directory | Kind::S3sFs | Kind::Versitygw | Kind::Minio => None,
     };
     // versitygw encrypts nothing.
     let encryption = matches!(kind, Kind::Memory | Kind::Moto | Kind::Minio | Kind::OssV4 | Kind::OssV1).then_some("AES256");

@@ -29,7 +29,7 @@ const NAMES: [&str; 17] = [
 ];
 
 async fn all_pages(bucket: &Bucket, prefix: &str, delimited: bool, max_keys: u16) -> Vec<ListPage> {
-    let mut request = ListRequest { prefix: key(prefix), delimited, after: None, token: None, max_keys };
+    let mut request = ListRequest { prefix: key(prefix), delimited, after: None, token: None, max_keys, any_order: false };
     let mut pages = Vec::new();
     loop {
         let page = bucket.store.list(&request).await.unwrap_or_else(|error| panic!("page {} of {max_keys}: {error}", pages.len()));
@@ -59,7 +59,8 @@ pub async fn a_listing_begins_behind_any_key(bucket: Bucket) {
     // One that is there, one that is not, the one that stands before what is below a name, and one behind all.
     for after in ["a/1", "a/10", "b.", "zz"] {
         for prefix in ["", "b/"] {
-            let mut request = ListRequest { prefix: key(prefix), delimited: false, after: Some(key(after)), token: None, max_keys: 3 };
+            let mut request =
+                ListRequest { prefix: key(prefix), delimited: false, after: Some(key(after)), token: None, max_keys: 3, any_order: false };
             let mut found = Vec::new();
             loop {
                 let page = bucket.store.list(&request).await.unwrap_or_else(|error| panic!("{prefix:?} behind {after}: {error}"));

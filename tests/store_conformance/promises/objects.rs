@@ -46,7 +46,7 @@ pub async fn head_tells_size_version_and_date(bucket: Bucket) {
 pub async fn an_empty_object_is_an_object(bucket: Bucket) {
     bucket.put("empty", "").await;
     assert_eq!(head(&bucket, "empty").await.size, 0);
-    let request = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 10 };
+    let request = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 10, any_order: false };
     let page = bucket.store.list(&request).await.unwrap();
     assert_eq!(page.objects.iter().map(|o| (o.key.clone(), o.size)).collect::<Vec<_>>(), [(key("empty"), 0)]);
 }
@@ -85,7 +85,7 @@ async fn read_back(bucket: &Bucket, names: &[&str]) {
     for name in names {
         bucket.put(name, format!("content of {name}")).await;
     }
-    let request = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 1000 };
+    let request = ListRequest { prefix: Key::root(), delimited: false, after: None, token: None, max_keys: 1000, any_order: false };
     let listed: Vec<Key> = bucket.store.list(&request).await.unwrap().objects.into_iter().map(|object| object.key).collect();
     let mut expected: Vec<Key> = names.iter().map(|name| key(name)).collect();
     expected.sort();
@@ -105,7 +105,9 @@ pub async fn a_bucket_that_is_not_there_is_told_as_such(bucket: Bucket) {
     probe(&bucket.store, &Key::root()).await.expect("an empty bucket is there");
     let missing = bucket.missing().await;
     let error = probe(&missing, &Key::root()).await.unwrap_err();
-    assert_eq!((error.kind, error.status), (ErrorKind::NoSuchBucket, Some(404)), "{error}");
+    // Without a session of it there is no request to answer.
+    let status = (bucket.kind != Kind::Directory).then_some(404);
+    assert_eq!((error.kind, error.status), (ErrorKind::NoSuchBucket, status), "{error}");
 }
 
 pub async fn requests_and_bytes_are_counted(bucket: Bucket) {
@@ -113,7 +115,7 @@ pub async fn requests_and_bytes_are_counted(bucket: Bucket) {
     let meta = head(&bucket, "a").await;
     whole(&*bucket.store, &meta, 0..20_000).await;
     whole(&*bucket.store, &meta, 49_999..50_000).await;
-    let request = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 10 };
+    let request = ListRequest { prefix: Key::root(), delimited: true, after: None, token: None, max_keys: 10, any_order: false };
     bucket.store.list(&request).await.unwrap();
     bucket.store.list(&request).await.unwrap();
     bucket.store.head(&key("missing")).await.unwrap_err();
@@ -124,7 +126,9 @@ pub async fn requests_and_bytes_are_counted(bucket: Bucket) {
     assert_eq!(m.retries.get(), 0);
     if bucket.kind.is_remote() {
         // The store in memory keeps a log instead, which was looked at above.
-        assert_eq!((m.head_requests.get(), m.list_requests.get(), m.get_requests.get()), (2, 2, 2), "what we counted");
+        // To open a session counts as a listing.
+        let lists = if bucket.kind == Kind::Directory { 3 } else { 2 };
+        assert_eq!((m.head_requests.get(), m.list_requests.get(), m.get_requests.get()), (2, lists, 2), "what we counted");
         assert_eq!(m.fetched_bytes.get(), 20_001);
     }
 }

@@ -99,7 +99,9 @@ pub async fn upload_with_a_flipped_bit_is_never_a_success(bucket: Bucket) {
 
 pub async fn every_checksum_that_may_be_chosen_is_taken(bucket: Bucket) {
     use UploadChecksum::{Auto, Crc32c, Crc64Nvme, Md5, None};
-    for checksum in [Auto, Crc64Nvme, Crc32c, Md5, None] {
+    // Directory buckets take no Content-MD5 of a part, and say so at once.
+    let all = [Auto, Crc64Nvme, Crc32c, None, Md5];
+    for &checksum in &all[..if bucket.kind == Kind::Directory { 4 } else { 5 }] {
         let store = bucket.with(|options| Options { upload_checksum: checksum, ..options }).await;
         let (name, bodies) = (format!("{checksum:?}"), [content(1, bucket.kind.least_part()), content(2, 5000)]);
         let request =

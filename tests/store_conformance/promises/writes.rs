@@ -62,7 +62,7 @@ pub async fn odd_keys_are_written_as_they_are(bucket: Bucket) {
         bucket.store.copy(&copied).await.unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(read(&bucket, &format!("copies/{name}")).await, content(i as u8, 100), "{name}");
     }
-    let request = ListRequest { prefix: key("copies/"), delimited: false, after: None, token: None, max_keys: 100 };
+    let request = ListRequest { prefix: key("copies/"), delimited: false, after: None, token: None, max_keys: 100, any_order: false };
     assert_eq!(bucket.store.list(&request).await.unwrap().objects.len(), names.len());
 }
 
@@ -168,7 +168,7 @@ pub async fn links_lead_where_they_were_written_to(bucket: Bucket) {
         let details = bucket.store.details(&key(&name)).await.unwrap();
         assert_eq!((details.symlink.as_deref(), details.meta.size), (Some(target), SYMLINK_SIZE), "{name}");
         assert_eq!(details.meta.etag, written.etag);
-        let listed = ListRequest { prefix: key(&name), delimited: true, after: None, token: None, max_keys: 10 };
+        let listed = ListRequest { prefix: key(&name), delimited: true, after: None, token: None, max_keys: 10, any_order: false };
         assert_eq!(bucket.store.list(&listed).await.unwrap().objects[0].size, SYMLINK_SIZE, "{name}");
     }
     let long = vec![b'x'; 3000];

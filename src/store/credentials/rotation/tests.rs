@@ -29,7 +29,7 @@ impl Story {
     }
 
     fn fails(&mut self) -> Option<Event> {
-        self.rotation.on_found(Err(Missing("down".into())), self.now, SystemTime::UNIX_EPOCH)
+        self.rotation.on_found(Err(Missing::new("down")), self.now, SystemTime::UNIX_EPOCH)
     }
 
     fn later(&mut self, time: Duration) {
@@ -252,8 +252,8 @@ fn without_keys_that_live_requests_wait_for_the_source_and_not_all_the_time() {
     story.signs("new");
 
     let mut nothing = Rotation::default();
-    nothing.on_found(Err(Missing("no file".into())), story.now, SystemTime::UNIX_EPOCH);
-    assert!(matches!(nothing.take(story.now), Taken::None(NoKeys::Missing(reason)) if reason == "no file"));
+    nothing.on_found(Err(Missing::new("no file")), story.now, SystemTime::UNIX_EPOCH);
+    assert!(matches!(nothing.take(story.now), Taken::None(NoKeys::Missing(reason)) if reason.message == "no file"));
 }
 
 #[test]
