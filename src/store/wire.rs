@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use reqwest::Url;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
@@ -78,7 +78,8 @@ impl Fake {
     }
 }
 
-async fn serve(mut stream: TcpStream, script: Arc<Mutex<VecDeque<Reply>>>, heads: Arc<Mutex<Vec<String>>>) {
+async fn serve(stream: TcpStream, script: Arc<Mutex<VecDeque<Reply>>>, heads: Arc<Mutex<Vec<String>>>) {
+    let mut stream = BufReader::new(stream);
     loop {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {

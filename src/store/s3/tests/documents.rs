@@ -1,7 +1,7 @@
 //! Documents that the vendor's client reads for us: as servers write them, not only as S3 does.
 
 use super::*;
-use crate::store::Unfinished;
+use crate::store::{PartChecksum, Unfinished, UploadRequest};
 
 fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
@@ -114,16 +114,25 @@ async fn buckets_are_listed_by_token_after_a_first_page_of_any_size() {
     assert_eq!(error.kind, ErrorKind::Malformed);
 }
 
-/// Prints what the pipeline of the SDK costs: one DELETE goes through it and the other does not, and neither has a document.
+/// Prints the CPU time of requests: a DELETE that is formed here and one that the SDK forms, neither of which has a document, and the pair of requests
+/// around an upload, which the SDK forms, with few parts and with many. The server is in the process and counts.
 /// `cargo test --lib sdk_costs -- --ignored --nocapture`
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn sdk_costs() {
     const REQUESTS: u32 = 2_000;
+    const UPLOADS: u32 = 500;
     let gone = Reply::Keep("HTTP/1.1 204 No Content\r\n\r\n".into());
-    let server = Fake::start(vec![gone; 4 * REQUESTS as usize]).await;
+    let document = |body: &str| Reply::Keep(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+    let created = document("<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>");
+    let completed = document("<CompleteMultipartUploadResult><ETag>&quot;e&quot;</ETag></CompleteMultipartUploadResult>");
+    let deletes = vec![gone; 2 * REQUESTS as usize];
+    let uploads = vec![[created, completed]; 2 * UPLOADS as usize].concat();
+    let server = Fake::start([&deletes[..], &uploads, &deletes, &uploads].concat()).await;
     let store = connect(&process(&server.address().to_string(), JSON_KEYS), Arc::default()).await.unwrap();
-    let upload = upload();
+    let upload = Upload { checksum: Some(PartChecksum::Crc64), ..upload() };
+    let request = UploadRequest { key: "k".into(), headers: Headers::default(), has_copies: false };
+    let part = |number| Part { number, etag: "5d41402abc4b2a76b9719d911017c592".into(), size: 1, crc64: Some(1), crc32c: None };
     for round in ["first", "second"] {
         let start = cpu_time::ProcessTime::now();
         for _ in 0..REQUESTS {
@@ -135,5 +144,14 @@ async fn sdk_costs() {
             store.abort_upload(&upload).await.unwrap();
         }
         println!("{round}: DELETE of an object, formed here: {own:?}; of an upload, formed by the SDK: {:?}", start.elapsed() / REQUESTS);
+        for count in [2, 1000] {
+            let parts: Vec<Part> = (1..=count).map(part).collect();
+            let start = cpu_time::ProcessTime::now();
+            for _ in 0..UPLOADS {
+                store.create_upload(&request).await.unwrap();
+                store.complete_upload(&upload, &parts, &Condition::Any).await.unwrap();
+            }
+            println!("{round}: begin and end of an upload of {count} parts: {:?}", start.elapsed() / UPLOADS);
+        }
     }
 }
