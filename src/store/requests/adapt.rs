@@ -121,41 +121,55 @@ pub(super) enum Becomes {
     Part(Option<PartChecksum>),
 }
 
+/// A write as far as it decides what an endpoint has to support.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Write<'a> {
+    pub op: Op,
+    pub key: &'a Key,
+    pub condition: &'a Condition,
+}
+
 impl Requests {
-    /// Sends a write without a body of the caller's under `condition`. `form` makes the request out of the headers of the condition.
-    pub(super) async fn write<'a>(
+    /// Sends a write without a body of the caller's. `form` makes its headers out of those of the condition, and `send` sends it with them, both once
+    /// for each attempt.
+    pub(super) async fn write<T, F: Future<Output = Result<T>>>(
         &self,
-        op: Op,
-        key: &Key,
-        condition: &Condition,
-        form: impl Fn(HeaderMap) -> Call<'a> + Send,
-    ) -> Result<Reply> {
-        self.adapting(op, key, condition, None, form).await.map(|(reply, _)| reply)
+        write: Write<'_>,
+        form: impl Fn(HeaderMap) -> HeaderMap,
+        send: impl Fn(HeaderMap) -> F,
+    ) -> Result<T> {
+        self.adapting(write, None, form, |headers, _| send(headers)).await
     }
 
-    /// The same with the body of an object or part, which gets the headers that protect it. The answer has been compared with it.
-    pub(super) async fn write_body<'a>(
+    /// PUTs the body of an object or part. `form` makes its headers out of those of the condition and those that protect the body. The answer has been
+    /// compared with the body. Formed here: the pipeline of the SDK would cost more CPU time than all else that a small PUT needs.
+    pub(super) async fn write_body(
         &self,
-        op: Op,
-        key: &Key,
-        condition: &Condition,
+        write: Write<'_>,
         sent: &Sent,
-        form: impl Fn(HeaderMap) -> Call<'a> + Send,
+        query: &[(&'static str, String)],
+        form: impl Fn(HeaderMap) -> HeaderMap,
     ) -> Result<(Reply, Digests)> {
-        let (reply, digests) = self.adapting(op, key, condition, Some(sent), form).await?;
-        let digests = digests.expect("they were made of the body");
+        let Write { op, key, .. } = write;
+        let put = |headers, digests: Option<Digests>| async move {
+            let digests = digests.expect("they were made of the body");
+            let call = Call::new(op, Method::PUT, key).with(query).headed(headers).bearing(sent.body.clone());
+            let reply = self.exchange.send(&Call { payload: digests.sha256, ..call }).await?;
+            Ok((reply, digests))
+        };
+        let (reply, digests) = self.adapting(write, Some(sent), form, put).await?;
         self.verify(op, key, sent, &digests, &reply).await?;
         Ok((reply, digests))
     }
 
-    async fn adapting<'a>(
+    async fn adapting<T, F: Future<Output = Result<T>>>(
         &self,
-        op: Op,
-        key: &Key,
-        condition: &Condition,
+        write: Write<'_>,
         sent: Option<&Sent>,
-        form: impl Fn(HeaderMap) -> Call<'a> + Send,
-    ) -> Result<(Reply, Option<Digests>)> {
+        form: impl Fn(HeaderMap) -> HeaderMap,
+        send: impl Fn(HeaderMap, Option<Digests>) -> F,
+    ) -> Result<T> {
+        let Write { op, key, condition } = write;
         loop {
             let was_weak = self.are_weak();
             let mut headers = self.condition(op, key, condition).await?;
@@ -164,19 +178,15 @@ impl Requests {
                 Some(sent) => Some(self.protect(sent, &mut headers).await),
                 None => None,
             };
-            let call = form(headers);
-            let call = match (sent, &digests) {
-                (Some(sent), Some(digests)) => Call { payload: digests.sha256, ..call.bearing(sent.body.clone()) },
-                _ => call,
-            };
-            let has_md5 = call.headers.contains_key(CONTENT_MD5);
-            let has_sum = call.headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-"));
-            let error = match self.exchange.send(&call).await {
-                Ok(reply) => {
+            let headers = form(headers);
+            let has_md5 = headers.contains_key(CONTENT_MD5);
+            let has_sum = headers.keys().any(|name| name.as_str().starts_with("x-amz-checksum-"));
+            let error = match send(headers, digests).await {
+                Ok(done) => {
                     if conditional {
                         self.conditions.of(op, condition).on_worked();
                     }
-                    return Ok((reply, digests));
+                    return Ok(done);
                 }
                 Err(error) => error,
             };
@@ -315,8 +325,12 @@ impl Requests {
             let message = format!("the store has content with CRC-32C {told:08x}, sent was {made:08x}");
             return Err(self.spoiled(op, key, sent, reply, message));
         }
-        if crc64.is_some() {
-            return self.compare(op, key, Some(digests.crc64), reply);
+        if let Some(told) = crc64 {
+            if told.value == digests.crc64 {
+                return Ok(());
+            }
+            let message = format!("the store has content with CRC64 {:016x}, sent was {:016x}", told.value, digests.crc64);
+            return Err(self.spoiled(op, key, sent, reply, message));
         }
         if crc32c.is_some() || self.upload_checksum == UploadChecksum::None {
             return Ok(());
@@ -362,8 +376,7 @@ impl Requests {
     /// Whether the tag of an empty part, which has no bit to lose, is the MD5 of nothing. The part is dropped with its upload.
     async fn probe_tags(&self, key: &Key) -> Result<bool> {
         let object = self.names.of_object(Op::CreateUpload, key, &Headers::default())?;
-        let begin = Call::new(Op::CreateUpload, Method::POST, key).with([("uploads", String::new())]).headed(object);
-        let id = self.outcome(Op::CreateUpload, key, &self.exchange.send(&begin).await?)?.upload_id.unwrap_or_default();
+        let (id, _) = self.begin_upload(key, object).await?;
         let upload = Upload { key: key.clone(), id, checksum: None, acl: None };
         let part = self.exchange.send(&Call::new(Op::UploadPart, Method::PUT, key).with(part_query(&upload, 1))).await;
         if let Err(error) = self.abort_upload(&upload).await {

@@ -7,7 +7,6 @@ mod body;
 mod buckets;
 mod deletion;
 mod digests;
-mod documents;
 mod exchange;
 mod headers;
 mod objects;

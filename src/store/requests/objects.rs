@@ -7,12 +7,11 @@ use futures::{FutureExt, StreamExt, TryFutureExt, stream};
 use http::{HeaderMap, HeaderValue, Method, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
-use super::adapt::{Becomes, Sent};
+use super::adapt::{Becomes, Sent, Write};
 use super::deletion;
 use super::digests::{CONTENT_MD5, content_md5, md5_of};
-use super::documents::Outcome;
 use super::headers::{Version, object_sum, sayable, version_in};
-use super::sdk_client::{PLACEHOLDER, without_blanks};
+use super::sdk_client::PLACEHOLDER;
 use super::uploads::algorithm;
 use super::{Call, Reply, Requests};
 use crate::store::symlink::{self, Link};
@@ -122,9 +121,9 @@ impl Requests {
             {
                 headers.insert(self.names.vendor("sdk-checksum-algorithm"), HeaderValue::from_static(algorithm(sum)));
             }
-            Call::new(Op::Put, Method::PUT, key).headed(headers)
+            headers
         };
-        let (reply, _) = self.write_body(Op::Put, key, condition, &sent, form).await?;
+        let (reply, _) = self.write_body(Write { op: Op::Put, key, condition }, &sent, &[], form).await?;
         Ok(Written { etag: header_etag(Op::Put, key, &reply)? })
     }
 
@@ -161,11 +160,14 @@ impl Requests {
         }
         let form = |mut headers: HeaderMap| {
             headers.extend(object.clone());
-            Call::new(Op::Copy, Method::PUT, target).headed(headers)
+            headers
         };
-        let reply = self.write(Op::Copy, target, condition, form).await?;
-        let etag = self.outcome(Op::Copy, target, &reply)?.etag();
-        Ok(Written { etag: etag.ok_or_else(|| no_etag(Op::Copy, target))? })
+        let send = |headers: HeaderMap| {
+            let copy = |client: &Client| client.copy_object().bucket(PLACEHOLDER).key(PLACEHOLDER).copy_source(PLACEHOLDER).send();
+            self.sdk.send(Op::Copy, target, headers, copy)
+        };
+        let (copied, _) = self.write(Write { op: Op::Copy, key: target, condition }, form, send).await?;
+        Ok(Written { etag: told_etag(Op::Copy, target, copied.copy_object_result.and_then(|result| result.e_tag))? })
     }
 
     /// The headers that name the source of a copy and its version.
@@ -225,8 +227,9 @@ impl Requests {
 
     pub async fn delete_version(&self, key: &Key, etag: &ETag) -> Result<()> {
         let condition = Condition::Is(etag.clone());
-        let form = |headers: HeaderMap| Call::new(Op::Delete, Method::DELETE, key).headed(headers);
-        match self.write(Op::Delete, key, &condition, form).await {
+        let write = Write { op: Op::Delete, key, condition: &condition };
+        let send = |headers| async move { self.exchange.send(&Call::new(Op::Delete, Method::DELETE, key).headed(headers)).await };
+        match self.write(write, |headers| headers, send).await {
             // As of `delete`, whoever says it.
             Err(error) if error.kind == ErrorKind::Replaced => match self.head(key).await {
                 Err(now) if now.kind == ErrorKind::NotFound => Ok(()),
@@ -284,29 +287,14 @@ impl Requests {
         object.insert("x-oss-symlink-target", HeaderValue::try_from(encoded).expect("percent-encoding leaves what a header takes"));
         let form = |mut headers: HeaderMap| {
             headers.extend(object.clone());
-            Call::new(Op::Put, Method::PUT, key).with([("symlink", String::new())]).headed(headers).bearing(Body::default())
+            headers
         };
-        let reply = self.write(Op::Put, key, condition, form).await?;
+        let send = |headers| async move {
+            self.exchange.send(&Call::new(Op::Put, Method::PUT, key).with([("symlink", String::new())]).headed(headers)).await
+        };
+        let reply = self.write(Write { op: Op::Put, key, condition }, form, send).await?;
         // As `own_link` has it.
         Ok(Written { etag: header_etag(Op::Put, key, &reply).unwrap_or_else(|_| ETag::of_link(target)) })
-    }
-
-    /// Compares the checksum of what was sent with what the store tells, if it does.
-    pub(super) fn compare(&self, op: Op, key: &Key, sent: Option<u64>, reply: &Reply) -> Result<()> {
-        match (sent, self.names.crc64(&reply.headers)) {
-            (Some(sent), Some(taken)) if taken.value != sent => {
-                let message = format!("the store has content with CRC64 {:016x}, sent was {sent:016x}", taken.value);
-                let stored = (op == Op::Put).then(|| header_etag(op, key, reply).ok()).flatten();
-                Err(Error { stored, ..Error::new(ErrorKind::Corrupt, op, key, message) })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// What a document says; one that is an error became so after the answer had begun with success.
-    pub(super) fn outcome(&self, op: Op, key: &Key, reply: &Reply) -> Result<Outcome> {
-        let body = without_blanks(&reply.body);
-        Outcome::read(body).ok_or_else(|| self.voice.refused(op, key, reply.status, &reply.headers, body))
     }
 }
 
@@ -328,6 +316,12 @@ pub(super) fn header_etag(op: Op, key: &Key, reply: &Reply) -> Result<ETag> {
     text.map(ETag::quoted).ok_or_else(|| no_etag(op, key))
 }
 
-pub(super) fn no_etag(op: Op, key: &Key) -> Error {
+/// The tag that a document tells.
+pub(super) fn told_etag(op: Op, key: &Key, text: Option<String>) -> Result<ETag> {
+    let text = text.as_deref().map(str::trim).filter(|text| !text.is_empty());
+    text.map(ETag::quoted).ok_or_else(|| no_etag(op, key))
+}
+
+fn no_etag(op: Op, key: &Key) -> Error {
     Error::new(ErrorKind::Malformed, op, key, "the answer does not tell the ETag")
 }

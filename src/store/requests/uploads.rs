@@ -6,16 +6,15 @@ use std::time::SystemTime;
 use aws_sdk_s3::Client;
 use aws_sdk_s3::operation::list_multipart_uploads::ListMultipartUploadsOutput;
 use aws_sdk_s3::operation::list_parts::ListPartsOutput;
-use aws_sdk_s3::types::EncodingType;
-use http::{HeaderMap, HeaderValue, Method, header};
+use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart, EncodingType};
+use http::{HeaderMap, HeaderValue};
 use percent_encoding::percent_decode_str;
 
-use super::adapt::{Becomes, Sent};
-use super::documents::completion;
-use super::headers::{ACL, decoded, encoded};
-use super::objects::{gone, header_etag, no_etag};
+use super::adapt::{Becomes, Sent, Write};
+use super::headers::{ACL, decoded, encoded, in_base64};
+use super::objects::{gone, header_etag, told_etag};
 use super::sdk_client::PLACEHOLDER;
-use super::{Call, Requests};
+use super::{Reply, Requests};
 use crate::store::sorted_listing::directory_of;
 use crate::store::{
     Body, Condition, Dialect, ETag, Error, ErrorKind, Key, Op, Part, PartChecksum, PartCopy, PartsPage, Result, Unfinished, Upload,
@@ -50,11 +49,10 @@ impl Requests {
                     headers.insert(self.names.vendor("checksum-type"), HeaderValue::from_static(WHOLE));
                 }
             }
-            Call::new(Op::CreateUpload, Method::POST, key).with([("uploads", String::new())]).headed(headers)
+            headers
         };
-        let reply = self.write(Op::CreateUpload, key, &Condition::Any, form).await?;
-        let id = self.outcome(Op::CreateUpload, key, &reply)?.upload_id.filter(|id| !id.is_empty());
-        let id = id.ok_or_else(|| Error::new(ErrorKind::Malformed, Op::CreateUpload, key, "the answer does not name the upload"))?;
+        let write = Write { op: Op::CreateUpload, key, condition: &Condition::Any };
+        let (id, reply) = self.write(write, form, |headers| self.begin_upload(key, headers)).await?;
         let confirmed = |sum: &PartChecksum| {
             let told = reply.headers.get(self.names.vendor("checksum-algorithm"));
             self.upload_checksum != UploadChecksum::Auto || told.is_some_and(|told| told == algorithm(*sum))
@@ -64,11 +62,21 @@ impl Requests {
         Ok(Upload { key: key.clone(), id, checksum, acl })
     }
 
+    /// Begins an upload of an object with `headers`. Returns its id, and the answer.
+    pub(super) async fn begin_upload(&self, key: &Key, headers: HeaderMap) -> Result<(String, Reply)> {
+        let create = |client: &Client| client.create_multipart_upload().bucket(PLACEHOLDER).key(PLACEHOLDER).send();
+        let (created, reply) = self.sdk.send(Op::CreateUpload, key, headers, create).await?;
+        match created.upload_id {
+            Some(id) if !id.is_empty() => Ok((id, reply)),
+            _ => Err(Error::new(ErrorKind::Malformed, Op::CreateUpload, key, "the answer does not name the upload")),
+        }
+    }
+
     pub async fn upload_part(&self, upload: &Upload, number: u32, body: Body) -> Result<Part> {
         let (key, size) = (&upload.key, body.len() as u64);
         let sent = Sent { body, becomes: Becomes::Part(upload.checksum) };
-        let form = |headers: HeaderMap| Call::new(Op::UploadPart, Method::PUT, key).with(part_query(upload, number)).headed(headers);
-        let (reply, digests) = self.write_body(Op::UploadPart, key, &Condition::Any, &sent, form).await?;
+        let write = Write { op: Op::UploadPart, key, condition: &Condition::Any };
+        let (reply, digests) = self.write_body(write, &sent, &part_query(upload, number), |headers| headers).await?;
         let etag = header_etag(Op::UploadPart, key, &reply)?;
         Ok(Part { number, etag, size, crc64: Some(digests.crc64), crc32c: digests.crc32c })
     }
@@ -94,8 +102,12 @@ impl Requests {
         }
         let bytes = format!("bytes={}-{}", range.start, range.end - 1);
         headers.insert(self.names.vendor("copy-source-range"), HeaderValue::try_from(bytes).expect("digits are valid in a header"));
-        let reply = self.exchange.send(&Call::new(Op::CopyPart, Method::PUT, key).with(part_query(upload, number)).headed(headers)).await?;
-        let etag = self.outcome(Op::CopyPart, key, &reply)?.etag().ok_or_else(|| no_etag(Op::CopyPart, key))?;
+        let copy = |client: &Client| {
+            let copy = client.upload_part_copy().bucket(PLACEHOLDER).key(PLACEHOLDER).copy_source(PLACEHOLDER);
+            copy.upload_id(&upload.id).part_number(number.cast_signed()).send()
+        };
+        let (copied, _) = self.sdk.send(Op::CopyPart, key, headers, copy).await?;
+        let etag = told_etag(Op::CopyPart, key, copied.copy_part_result.and_then(|result| result.e_tag))?;
         if !self.conditional_part_copies {
             // The source may have been replaced before the part was copied, and is then another version now.
             self.version_of_source(Op::CopyPart, &source.source, &source.etag).await?;
@@ -110,28 +122,35 @@ impl Requests {
         let acl = self.names.of_completion(upload)?;
         let form = |tells_whole: bool, mut headers: HeaderMap| {
             headers.extend(acl.clone());
-            headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"));
             if let Some(crc64) = crc64.filter(|_| tells_whole && sums == Some(PartChecksum::Crc64)) {
                 headers.insert(self.names.checksum(PartChecksum::Crc64), encoded(crc64.to_be_bytes()));
                 headers.insert(self.names.vendor("checksum-type"), HeaderValue::from_static(WHOLE));
             }
-            let body = Body::from(completion(parts, sums).into_bytes());
-            Call::new(Op::CompleteUpload, Method::POST, key).with([("uploadId", upload.id.clone())]).headed(headers).bearing(body)
+            headers
         };
-        let mut reply = match self.write(Op::CompleteUpload, key, condition, |headers| form(true, headers)).await {
+        let send = |headers: HeaderMap| {
+            let complete = |client: &Client| {
+                let complete = client.complete_multipart_upload().bucket(PLACEHOLDER).key(PLACEHOLDER).upload_id(&upload.id);
+                complete.multipart_upload(completion(parts, sums)).send()
+            };
+            self.sdk.send(Op::CompleteUpload, key, headers, complete)
+        };
+        let write = Write { op: Op::CompleteUpload, key, condition };
+        let (completed, reply) = match self.write(write, |headers| form(true, headers), send).await {
             // The sums of the parts may be welcome: all of the bytes would have to be sent again otherwise.
             Err(refused) if refused.kind == ErrorKind::ChecksumRefused => {
-                self.write(Op::CompleteUpload, key, condition, |headers| form(false, headers)).await.map_err(|_| refused)?
+                self.write(write, |headers| form(false, headers), send).await.map_err(|_| refused)?
             }
-            reply => reply?,
+            completed => completed?,
         };
-        let outcome = self.outcome(Op::CompleteUpload, key, &reply)?;
         // S3 tells the sum in the document, OSS in a header.
-        if let Some(told) = outcome.crc64.as_deref().and_then(decoded) {
-            reply.headers.insert(self.names.checksum(PartChecksum::Crc64), encoded(told.to_be_bytes()));
+        let in_document = completed.checksum_crc64_nvme.as_deref().and_then(decoded);
+        let told = in_document.or_else(|| self.names.crc64(&reply.headers).map(|told| told.value));
+        if let Some((sent, told)) = crc64.zip(told).filter(|(sent, told)| sent != told) {
+            let message = format!("the store has content with CRC64 {told:016x}, sent was {sent:016x}");
+            return Err(Error::new(ErrorKind::Corrupt, Op::CompleteUpload, key, message));
         }
-        self.compare(Op::CompleteUpload, key, crc64, &reply)?;
-        Ok(Written { etag: outcome.etag().ok_or_else(|| no_etag(Op::CompleteUpload, key))? })
+        Ok(Written { etag: told_etag(Op::CompleteUpload, key, completed.e_tag)? })
     }
 
     pub async fn abort_upload(&self, upload: &Upload) -> Result<()> {
@@ -175,6 +194,22 @@ impl Requests {
         let (page, _) = self.sdk.send(Op::ListParts, &upload.key, HeaderMap::new(), list).await?;
         parts_page(page).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListParts, &upload.key, message))
     }
+}
+
+/// The parts that an upload ends with. Tags stand there without the mark of weak ones, which only answers through a proxy have. Each part names the
+/// sum that it came with: MinIO and versitygw insist on it.
+fn completion(parts: &[Part], sums: Option<PartChecksum>) -> CompletedMultipartUpload {
+    let named = |part: &Part| {
+        // The number is small; one that is not is refused by the store.
+        let named = CompletedPart::builder().part_number(part.number.cast_signed()).e_tag(part.etag.opaque());
+        match sums {
+            Some(PartChecksum::Crc64) => named.set_checksum_crc64_nvme(part.crc64.map(|crc| in_base64(crc.to_be_bytes()))),
+            Some(PartChecksum::Crc32c) => named.set_checksum_crc32_c(part.crc32c.map(|crc| in_base64(crc.to_be_bytes()))),
+            None => named,
+        }
+    };
+    let parts = parts.iter().map(|part| named(part).build()).collect();
+    CompletedMultipartUpload::builder().set_parts(Some(parts)).build()
 }
 
 /// The page of uploads that the store listed, or why it is none.
@@ -225,4 +260,26 @@ fn parts_page(page: ListPartsOutput) -> Result<PartsPage, String> {
 
 pub(super) fn part_query(upload: &Upload, number: u32) -> [(&'static str, String); 2] {
     [("partNumber", number.to_string()), ("uploadId", upload.id.clone())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_named_in_their_order_with_the_sum_of_the_upload() {
+        let part = |number, etag: &str| Part { number, etag: etag.into(), size: 1, crc64: None, crc32c: None };
+        let summed = Part { crc64: Some(0xae8b_1486_0a79_9888), crc32c: Some(0xe306_9283), ..part(7, "W/\"b\"") };
+        for (sums, crc64, crc32c) in [
+            (Some(PartChecksum::Crc64), Some("rosUhgp5mIg="), None),
+            (Some(PartChecksum::Crc32c), None, Some("4waSgw==")),
+            (None, None, None),
+        ] {
+            let document = completion(&[part(1, "\"a\""), summed.clone()], sums);
+            let parts: Vec<_> = document.parts().iter().map(|part| (part.part_number(), part.e_tag())).collect();
+            assert_eq!(parts, [(Some(1), Some("\"a\"")), (Some(7), Some("\"b\""))]);
+            assert_eq!((document.parts()[0].checksum_crc64_nvme(), document.parts()[0].checksum_crc32_c()), (None, None));
+            assert_eq!((document.parts()[1].checksum_crc64_nvme(), document.parts()[1].checksum_crc32_c()), (crc64, crc32c));
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Documents that the vendor's client reads for us: as servers write them, not only as S3 does.
 
 use super::*;
-use crate::store::{PartChecksum, Unfinished, UploadRequest};
+use crate::store::{PartChecksum, PartCopy, Unfinished, UploadRequest};
 
 fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
@@ -112,6 +112,82 @@ async fn buckets_are_listed_by_token_after_a_first_page_of_any_size() {
     assert_eq!(bucket_names(&[page("<Buckets/>")]).await.1.unwrap(), [""; 0]);
     let error = bucket_names(&[("200 OK", "<html><body>hello</body></html>".to_owned())]).await.1.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Malformed);
+}
+
+/// The documents that a write is answered with begin after blanks, which kept the connection alive, or are an error that became known late.
+#[tokio::test]
+async fn what_a_write_made_is_read_in_its_document() {
+    let late = |content: &str| ok(&format!("  \n\n<?xml version=\"1.0\"?>\n  {content}"));
+    let (copied, copied_part) = (
+        late(
+            "<CopyObjectResult xmlns=\"x\"><LastModified>2024-02-29T00:00:01.000Z</LastModified><ETag>&quot;e&quot;</ETag></CopyObjectResult>",
+        ),
+        late("<CopyPartResult><ETag> &#34;e&#34; </ETag></CopyPartResult>"),
+    );
+    let created =
+        late("<InitiateMultipartUploadResult><Bucket>b</Bucket><Key>k</Key><UploadId>i+d</UploadId></InitiateMultipartUploadResult>");
+    let completed = |sum: &str| late(&format!("<CompleteMultipartUploadResult><ETag>e</ETag>{sum}</CompleteMultipartUploadResult>"));
+    let failed = late("<Error><Code>InternalError</Code><Message>try again</Message></Error>");
+    let replaced = late("<Error><Code>PreconditionFailed</Code></Error>");
+    let empty = late("<CopyObjectResult><ETag/></CopyObjectResult>");
+    let answers = [
+        &copied,
+        &failed,
+        &empty,
+        &copied_part,
+        &failed,
+        &created,
+        &failed,
+        &completed(""),
+        &failed,
+        &completed("<ChecksumCRC64NVME>rosUhgp5mIg=</ChecksumCRC64NVME>"),
+        &completed("<ChecksumCRC64NVME>AAAAAAAAAAA=</ChecksumCRC64NVME>"),
+        &replaced,
+    ];
+    let (server, store) = scripted(&answers.map(String::clone)).await;
+    let tag = ETag::from("\"e\"");
+    let copy = CopyRequest {
+        source: "s ä".into(),
+        etag: tag.clone(),
+        target: "t ä".into(),
+        headers: Some(Headers::default()),
+        condition: Condition::Any,
+    };
+    assert_eq!(store.copy(&copy).await.unwrap().etag, tag);
+    for kind in [ErrorKind::Unavailable, ErrorKind::Malformed] {
+        assert_eq!(store.copy(&copy).await.unwrap_err().kind, kind);
+    }
+    let part = PartCopy { source: "s".into(), etag: tag.clone(), range: 0..5 };
+    let made = store.copy_part(&upload(), 3, &part).await.unwrap();
+    assert_eq!((made.number, made.etag, made.size), (3, tag.clone(), 5));
+    assert_eq!(store.copy_part(&upload(), 3, &part).await.unwrap_err().kind, ErrorKind::Unavailable);
+    let request = UploadRequest { key: "k".into(), headers: Headers::default(), has_copies: false };
+    let begun = store.create_upload(&request).await.unwrap();
+    assert_eq!(begun.id, "i+d");
+    assert_eq!(store.create_upload(&request).await.unwrap_err().kind, ErrorKind::Unavailable);
+    // The CRC of "123456789".
+    let parts = [Part { number: 1, etag: tag.clone(), size: 9, crc64: Some(0xae8b_1486_0a79_9888), crc32c: None }];
+    assert_eq!(store.complete_upload(&begun, &parts, &Condition::Any).await.unwrap().etag, tag);
+    assert_eq!(store.complete_upload(&begun, &parts, &Condition::Any).await.unwrap_err().message, "try again");
+    assert_eq!(store.complete_upload(&begun, &parts, &Condition::Any).await.unwrap().etag, tag);
+    for kind in [ErrorKind::Corrupt, ErrorKind::Replaced] {
+        assert_eq!(store.complete_upload(&begun, &parts, &Condition::Any).await.unwrap_err().kind, kind);
+    }
+
+    let heads = server.heads();
+    let lines: Vec<_> = [0, 3, 5, 7].map(|index| heads[index].lines().next().unwrap()).into();
+    let expected = [
+        "put /data/t%20%c3%a4 http/1.1",
+        "put /data/k?partnumber=3&uploadid=u http/1.1",
+        "post /data/k?uploads http/1.1",
+        "post /data/k?uploadid=i%2bd http/1.1",
+    ];
+    assert_eq!(lines, expected);
+    assert!(heads[0].contains("x-amz-copy-source: /data/s%20%c3%a4\r\n") && !heads[0].contains("content-type"), "{}", heads[0]);
+    assert!(heads[7].contains("content-type: application/xml\r\n"), "{}", heads[7]);
+    for of_the_sdk in ["placeholder", "x-id", "amz-sdk", "user-agent: aws", "x-amz-user-agent"] {
+        assert!(!heads.iter().any(|head| head.contains(of_the_sdk)), "{of_the_sdk}");
+    }
 }
 
 /// Prints the CPU time of requests: a DELETE that is formed here and one that the SDK forms, neither of which has a document, and the pair of requests
