@@ -144,7 +144,7 @@ impl Requests {
         Ok(tags.filter(|tags| !tags.is_empty()))
     }
 
-    /// None: not told, or without a meaning.
+    /// None: not told, or without a meaning. Formed and read here: the SDK has no place for the word that OSS tells instead of grants.
     async fn rights_of(&self, key: &Key) -> Result<Option<Rights>> {
         let is_refused = || self.telling.refuses_acls.load(Relaxed);
         if is_refused() || !*self.telling.has_acls.get_or_init(|| self.look_for_acls()).await {

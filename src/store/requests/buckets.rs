@@ -46,7 +46,7 @@ impl Requests {
     }
 
     /// The region of the bucket where that is another one than requests are signed for; None: it is here, as far as the endpoint tells. A bucket
-    /// that may not be read is somewhere too.
+    /// that may not be read is somewhere too. Formed here: refusals tell the region as well, and of those the SDK's client gets nothing.
     ///
     /// # Errors
     /// [`ErrorKind::NoSuchBucket`]; else what the endpoint answers.
