@@ -54,13 +54,13 @@ impl Feature {
     }
 
     /// Records a request with the feature that the endpoint has carried out: a refusal before it came from elsewhere.
-    fn on_worked(&self) {
+    pub fn on_worked(&self) {
         if !self.has_worked.swap(true, Relaxed) {
             *self.refused.lock() = None;
         }
     }
 
-    fn has_worked(&self) -> bool {
+    pub fn has_worked(&self) -> bool {
         self.has_worked.load(Relaxed)
     }
 }

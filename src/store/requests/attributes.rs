@@ -1,6 +1,6 @@
 //! What only requests of their own tell of an object: its tags and its access list. A write has to say both again, and a copy the second. They are
-//! asked for beside the HEAD, so that a change waits no longer for them. Invariant: what the store refuses to tell is said once, is not asked for
-//! again, and holds no change up.
+//! asked for beside the HEAD, so that a change waits no longer for them. Invariant: what the store refuses to tell is logged and holds no change up; a
+//! store that has told it once is not taken for one that cannot.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,16 +13,17 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use serde::Deserialize;
 use tokio::sync::OnceCell;
 
+use super::adapt::Feature;
 use super::headers::{ACL, GRANT, TAGGING};
 use super::sdk_client::{PLACEHOLDER, without_blanks};
 use super::{Call, Requests};
-use crate::store::{Details, Dialect, Error, ErrorKind, Key, Op, Quirks, Result};
+use crate::store::{Details, Dialect, Error, ErrorKind, Key, Op, Quirks, Result, Support};
 
 /// What has been found out about the bucket.
 #[derive(Debug, Default)]
 pub(super) struct Telling {
-    refuses_tags: AtomicBool,
-    refuses_acls: AtomicBool,
+    tags: Feature,
+    acls: Feature,
     /// A HEAD has told how many tags there are: one that does not is of an object without.
     counts_tags: AtomicBool,
     /// Whether access lists mean something in the bucket.
@@ -32,8 +33,8 @@ pub(super) struct Telling {
 impl Telling {
     /// What a store is known not to have is not asked for.
     pub fn new(quirks: &Quirks) -> Self {
-        let (refuses_tags, refuses_acls) = (AtomicBool::new(!quirks.object_tags), AtomicBool::new(!quirks.object_acls));
-        Self { refuses_tags, refuses_acls, ..Self::default() }
+        let known = |has: bool| Feature::new(if has { Support::Learned } else { Support::No });
+        Self { tags: known(quirks.object_tags), acls: known(quirks.object_acls), ..Self::default() }
     }
 
     pub fn on_count(&self) {
@@ -140,14 +141,19 @@ impl Requests {
             let (tagging, _) = self.sdk.send(Op::Head, key, HeaderMap::new(), get).await?;
             Ok(tags(tagging.tag_set()))
         };
-        let tags = self.unless_refused(told, &self.telling.refuses_tags, "tags").await?;
+        let tags = self
+            .unless_refused(
+                told,
+                &self.telling.tags,
+                "the store does not tell tags of objects: those of an object that is changed are lost",
+            )
+            .await?;
         Ok(tags.filter(|tags| !tags.is_empty()))
     }
 
     /// None: not told, or without a meaning. Formed and read here: the SDK has no place for the word that OSS tells instead of grants.
     async fn rights_of(&self, key: &Key) -> Result<Option<Rights>> {
-        let is_refused = || self.telling.refuses_acls.load(Relaxed);
-        if is_refused() || !*self.telling.has_acls.get_or_init(|| self.look_for_acls()).await {
+        if !self.telling.acls.is_taken() || !*self.telling.has_acls.get_or_init(|| self.look_for_acls()).await {
             return Ok(None);
         }
         let told = || async {
@@ -155,7 +161,12 @@ impl Requests {
             let unread = || Error::new(ErrorKind::Malformed, Op::Head, key, "the answer to ?acl is no such document");
             rights(without_blanks(&reply.body)).ok_or_else(unread)
         };
-        self.unless_refused(told, &self.telling.refuses_acls, "access lists").await
+        self.unless_refused(
+            told,
+            &self.telling.acls,
+            "the store does not tell access lists of objects: those of an object that is changed are lost",
+        )
+        .await
     }
 
     /// Buckets of S3 can do without access lists, and new ones do: one request for all objects instead of one for each. A store that does not say
@@ -170,36 +181,52 @@ impl Requests {
     }
 
     /// What `told` asks of an object. None where the store refuses to tell, or has none of it.
-    async fn unless_refused<T, F>(&self, told: impl FnOnce() -> F, refused: &AtomicBool, what: &'static str) -> Result<Option<T>>
+    async fn unless_refused<T, F>(&self, told: impl Fn() -> F, feature: &Feature, lost: &'static str) -> Result<Option<T>>
     where
         F: Future<Output = Result<T>>,
     {
-        if refused.load(Relaxed) {
+        if !feature.is_taken() {
             return Ok(None);
         }
-        let error = match told().await {
-            Ok(told) => return Ok(Some(told)),
-            Err(error) => error,
-        };
-        match error.kind {
+        let mut answer = told().await;
+        // A store that does not know the question may answer with the object, or with an error of its own. So does a proxy that is in trouble, and what
+        // is not told is lost with the next change: one such answer is not believed.
+        if answer.as_ref().is_err_and(is_no_answer) {
+            answer = told().await;
+        }
+        match answer {
+            Ok(told) => {
+                feature.on_worked();
+                Ok(Some(told))
+            }
             // Some stores say so of an object that has none.
-            ErrorKind::NotFound => Ok(None),
-            ErrorKind::AccessDenied => {
-                if !refused.swap(true, Relaxed) {
-                    tracing::warn!(%error, "the store does not tell {what} of objects: those of an object that is changed are lost");
-                }
+            Err(error) if error.kind == ErrorKind::NotFound && error.code.is_some() => Ok(None),
+            // A policy may be about some objects only.
+            Err(error) if error.kind == ErrorKind::AccessDenied && feature.has_worked() => {
+                tracing::warn!(%error, "{lost}");
                 Ok(None)
             }
-            // It has no such thing. Who does not know the question may answer with the object.
-            ErrorKind::Invalid | ErrorKind::Malformed | ErrorKind::Corrupt => {
-                if !refused.swap(true, Relaxed) {
-                    tracing::debug!(%error, "the store has no {what} of objects");
-                }
+            // After an answer of the store it is another one that says otherwise.
+            Err(error) if feature.has_worked() && is_no_answer(&error) => Err(Error { kind: ErrorKind::Malformed, ..error }),
+            Err(error) if feature.has_worked() => Err(error),
+            Err(error) if error.kind == ErrorKind::AccessDenied || lacks_feature(&error) || is_no_answer(&error) => {
+                self.without(feature, &error, lost);
                 Ok(None)
             }
-            _ => Err(error),
+            Err(error) => Err(error),
         }
     }
+}
+
+/// Whether the store says that it has no such thing.
+fn lacks_feature(error: &Error) -> bool {
+    matches!(error.status, Some(405 | 501)) || matches!(error.code.as_deref(), Some("NotImplemented" | "MethodNotAllowed"))
+}
+
+/// Whether the answer is neither what was asked for nor a refusal.
+fn is_no_answer(error: &Error) -> bool {
+    let is_odd = matches!(error.kind, ErrorKind::Invalid | ErrorKind::Malformed | ErrorKind::Corrupt);
+    (is_odd || error.kind == ErrorKind::NotFound && error.code.is_none()) && !lacks_feature(error)
 }
 
 /// Pairs as a URL has them.
