@@ -1,6 +1,7 @@
 //! `windlass mpu`: multipart uploads that nobody finished, which a store keeps and charges for. Lists them, and aborts those that are old
 //! enough. Invariant: nothing is aborted that is younger than was said, or outside the prefix.
 
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -9,7 +10,7 @@ use clap::Subcommand;
 
 use super::Failure;
 use super::flags::StoreFlags;
-use super::remote::refused;
+use super::remote::{line_of, refused};
 use crate::config::Place;
 use crate::metrics::Metrics;
 use crate::store::{self, Location, ObjectStore, Retrying, Unfinished, Upload};
@@ -66,37 +67,67 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     runtime.block_on(async {
         let failed = |error: store::Error| refused("ask", &Location::describe(&place.store), &error);
         let store = store::open(&place.store, Arc::new(Metrics::default())).await.map_err(failed)?;
-        let found = find(&store, &place, age).await.map_err(failed)?;
-        for upload in &found {
-            if abort {
-                let upload = Upload { key: upload.key.clone(), id: upload.id.clone(), checksum: None, acl: None };
-                store.abort_upload(&upload).await.map_err(failed)?;
-            }
-            super::print(line(upload).as_bytes())?;
+        let (found, without_date) = find(&store, &place, age).await.map_err(failed)?;
+        if without_date > 0 {
+            eprintln!("windlass: {} without a date left out: name them with --older-than 0s", count(without_date));
         }
-        let what = if abort { "aborted" } else { "unfinished" };
-        eprintln!("windlass: {} {what} of {}", count(found.len()), place.source);
-        Ok(())
+        if !abort {
+            found.iter().try_for_each(|upload| super::print(line(upload).as_bytes()))?;
+            eprintln!("windlass: {} unfinished of {}", count(found.len()), place.source);
+            return Ok(());
+        }
+        let mut errors = HashMap::new();
+        for upload in &found {
+            let target = Upload { key: upload.key.clone(), id: upload.id.clone(), checksum: None, acl: None };
+            if let Err(error) = store.abort_upload(&target).await {
+                errors.insert(upload.id.as_str(), error);
+            }
+        }
+        // A store may answer that there is no such upload, because it has the key otherwise than it lists it.
+        let there: HashSet<String> = match found.is_empty() {
+            true => HashSet::new(),
+            false => find(&store, &place, age).await.map_err(failed)?.0.into_iter().map(|upload| upload.id).collect(),
+        };
+        let (left, aborted): (Vec<_>, Vec<_>) = found.iter().partition(|upload| there.contains(&upload.id));
+        aborted.iter().try_for_each(|upload| super::print(line(upload).as_bytes()))?;
+        eprintln!("windlass: {} aborted of {}", count(aborted.len()), place.source);
+        for upload in &left {
+            let why =
+                errors.get(upload.id.as_str()).map_or_else(|| "the store lists it still".to_owned(), |error| error.reason().to_string());
+            eprintln!("windlass: not aborted: {}: {why}", line(upload).trim_end());
+        }
+        match left.len() {
+            0 => Ok(()),
+            left => Err(Failure { code: 4, message: format!("{} cannot be aborted", count(left)) }),
+        }
     })
 }
 
-async fn find(store: &Retrying, place: &Place, age: Duration) -> store::Result<Vec<Unfinished>> {
+/// The uploads that are old enough, and how many more there are of which the store does not tell the age.
+async fn find(store: &Retrying, place: &Place, age: Duration) -> store::Result<(Vec<Unfinished>, usize)> {
     let prefix = store::Key::from(place.source.prefix.as_str());
     let newest = SystemTime::now().checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
-    let mut found = Vec::new();
+    let (mut found, mut without_date) = (Vec::new(), 0);
     let mut after = None;
     loop {
         let page = store.list_uploads(&prefix, after.as_ref()).await?;
-        found.extend(page.uploads.into_iter().filter(|upload| upload.initiated <= newest));
+        for upload in page.uploads {
+            match upload.initiated {
+                None if !age.is_zero() => without_date += 1,
+                Some(initiated) if initiated > newest => {}
+                Some(_) | None => found.push(upload),
+            }
+        }
         if page.next.is_none() || page.next == after {
-            return Ok(found);
+            return Ok((found, without_date));
         }
         after = page.next;
     }
 }
 
 fn line(upload: &Unfinished) -> String {
-    format!("{}  {}  {}\n", httpdate::fmt_http_date(upload.initiated), upload.id, upload.key)
+    let began = upload.initiated.map_or_else(|| "at an unknown time".to_owned(), httpdate::fmt_http_date);
+    format!("{began}  {}  {}\n", line_of(upload.id.as_bytes()), line_of(upload.key.as_bytes()))
 }
 
 fn count(n: usize) -> String {

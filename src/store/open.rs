@@ -55,8 +55,8 @@ pub async fn open(options: &Options, metrics: Arc<Metrics>) -> Result<Arc<Retryi
 /// line each: buckets that do not exist or cannot be used, and that the buckets may not be listed.
 ///
 /// # Errors
-/// What the endpoint answers, after a few attempts and at most four seconds for each named bucket; of named buckets only where no one of them can be
-/// used, or where the failure is not that of one bucket.
+/// What the endpoint answers, after a few attempts and at most four seconds for each named bucket; of named buckets only where none of them can be
+/// used.
 pub async fn probe_buckets(store: &Retrying, buckets: &Buckets) -> Result<Vec<String>> {
     let store = store.under(probe_policy(store));
     let Buckets::Named(names) = buckets else {
@@ -77,27 +77,20 @@ pub async fn probe_buckets(store: &Retrying, buckets: &Buckets) -> Result<Vec<St
         async move { store.list(&all).await.map(|_| ()) }
     });
     let answers = futures::future::join_all(questions).await;
-    let (mut notes, mut refused) = (Vec::new(), Vec::new());
+    let (mut notes, mut failures) = (Vec::new(), Vec::new());
     for (name, answer) in names.iter().zip(answers) {
-        match answer {
-            Ok(()) => {}
-            Err(error) if error.kind == ErrorKind::NotFound => notes.push(format!("there is no bucket {name}")),
-            Err(error) if is_of_one_bucket(error.kind) => {
-                notes.push(format!("the bucket {name} cannot be used: {}", error.reason()));
-                refused.push(error);
-            }
-            Err(error) => return Err(error),
-        }
+        let Err(error) = answer else { continue };
+        notes.push(match error.kind {
+            ErrorKind::NotFound => format!("there is no bucket {name}"),
+            kind if is_refusal(kind) || !kind.is_retryable() => format!("the bucket {name} cannot be used: {}", error.reason()),
+            _ => format!("the bucket {name} does not answer now: {}", error.reason()),
+        });
+        failures.push(error);
     }
-    match refused.pop() {
+    match failures.pop() {
         Some(error) if notes.len() == names.len() => Err(error),
         _ => Ok(notes),
     }
-}
-
-/// Whether another bucket behind the same endpoint may answer otherwise.
-fn is_of_one_bucket(kind: ErrorKind) -> bool {
-    is_refusal(kind) || matches!(kind, ErrorKind::Invalid | ErrorKind::WrongEndpoint)
 }
 
 /// Asks for one key under `prefix`, which shows whether endpoint, bucket, region and credentials are right. An empty

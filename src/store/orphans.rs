@@ -222,7 +222,7 @@ async fn begun_within(store: &dyn ObjectStore, key: &Key, doubt: Doubt) -> Resul
         let within = page
             .uploads
             .into_iter()
-            .filter(|upload| upload.key == *key && from.may_be_before(upload.initiated) && to.may_be_after(upload.initiated));
+            .filter(|upload| upload.key == *key && upload.initiated.is_some_and(|at| from.may_be_before(at) && to.may_be_after(at)));
         found.extend(within.map(|Unfinished { key, id, .. }| Upload { key, id, checksum: None, acl: None }));
         after = page.next;
         if after.is_none() || passed {

@@ -19,6 +19,8 @@ pub(super) enum Reply {
     Close(String),
     /// Bytes as they are, then nothing.
     Stall(String),
+    /// As [`Close`](Self::Close), for a request whose head contains the first text, which is in lower case; others take a later reply.
+    To(&'static str, String),
 }
 
 /// A scripted server; every request takes the next reply of the script.
@@ -88,15 +90,22 @@ async fn serve(stream: TcpStream, script: Arc<Mutex<VecDeque<Reply>>>, heads: Ar
                 Err(_) => return,
             }
         }
-        heads.lock().push(String::from_utf8(head).unwrap().to_ascii_lowercase());
-        let Some(reply) = script.lock().pop_front() else { return };
-        let (Reply::Keep(text) | Reply::Close(text) | Reply::Stall(text)) = &reply;
+        let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+        heads.lock().push(head.clone());
+        let reply = {
+            let mut script = script.lock();
+            let fits = |reply: &Reply| !matches!(reply, Reply::To(part, _) if !head.contains(part));
+            let place = script.iter().position(fits);
+            place.and_then(|place| script.remove(place))
+        };
+        let Some(reply) = reply else { return };
+        let (Reply::Keep(text) | Reply::Close(text) | Reply::Stall(text) | Reply::To(_, text)) = &reply;
         if stream.write_all(text.as_bytes()).await.is_err() {
             return;
         }
         match reply {
             Reply::Keep(_) => {}
-            Reply::Close(_) => {
+            Reply::Close(_) | Reply::To(..) => {
                 let _ = stream.shutdown().await;
                 // The rest of the request: unread, it would have the answer thrown away by a reset.
                 let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;

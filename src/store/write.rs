@@ -174,7 +174,8 @@ pub struct Details {
 pub struct Unfinished {
     pub key: Key,
     pub id: String,
-    pub initiated: SystemTime,
+    /// When it began; servers exist that do not say so.
+    pub initiated: Option<SystemTime>,
 }
 
 /// One page of unfinished uploads.

@@ -128,7 +128,7 @@ impl Memory {
         let unfinished = |((key, id), upload): (&(Key, String), &bucket::Uploading)| Unfinished {
             key: key.clone(),
             id: id.clone(),
-            initiated: upload.initiated,
+            initiated: Some(upload.initiated),
         };
         bucket.uploads.iter().map(unfinished).collect()
     }

@@ -191,7 +191,7 @@ impl Memory {
             let uploads: Vec<Unfinished> = rest
                 .by_ref()
                 .take(MOST_LISTED)
-                .map(|((key, id), uploading)| Unfinished { key: key.clone(), id: id.clone(), initiated: uploading.initiated })
+                .map(|((key, id), uploading)| Unfinished { key: key.clone(), id: id.clone(), initiated: Some(uploading.initiated) })
                 .collect();
             let more = rest.next().is_some();
             let next = uploads.last().filter(|_| more).map(|last| (last.key.clone(), last.id.clone()));

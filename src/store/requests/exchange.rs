@@ -140,6 +140,10 @@ impl Exchange {
 
     /// Sends `call` and reads its answer; anything but a success is an error.
     pub async fn send(&self, call: &Call<'_>) -> Result<Reply> {
+        if matches!(call.method, Method::PUT | Method::DELETE) && call.key.as_bytes().is_empty() {
+            // It would be a request about the bucket itself.
+            return Err(Error::new(ErrorKind::Invalid, call.op, call.key, "no object has an empty key"));
+        }
         let mut headers = call.headers.clone();
         self.names.pay(&mut headers);
         let payload = call.payload.or_else(|| self.hash_of_document(call));

@@ -1,6 +1,8 @@
 //! Whole objects: their details, PUT, copy, DELETE, symbolic links. Invariant: the checksum that the store tells of what it took
 //! is that of what was sent, or the write is an error.
 
+use std::collections::HashSet;
+
 use aws_sdk_s3::Client;
 use futures::future::try_join;
 use futures::{FutureExt, StreamExt, TryFutureExt, stream};
@@ -273,7 +275,14 @@ impl Requests {
         let delete = |client: &Client| client.delete_objects().bucket(PLACEHOLDER).delete(document).send();
         let (output, reply) = self.sdk.send(op, &root, HeaderMap::new(), delete).await?;
         let errors = output.errors().iter().map(|failure| deletion::error_of(failure, &reply.headers));
-        Ok(errors.filter(|error| error.kind != ErrorKind::NotFound).collect())
+        let errors: Vec<Error> = errors.filter(|error| error.kind != ErrorKind::NotFound).collect();
+        // What is not deleted is asked for again by the key in the answer, which may be no other than those that were named.
+        let named: HashSet<&Key> = keys.iter().copied().collect();
+        if let Some(other) = errors.iter().find(|error| !named.contains(&error.key)) {
+            let message = format!("the answer has an error of {:?}, which was not to be deleted: {}", other.key, other.message);
+            return Err(Error::new(ErrorKind::Malformed, op, &root, message));
+        }
+        Ok(errors)
     }
 
     /// A link of the store's own where it has such and can say the target; OSS keeps a key, which begins with no slash.

@@ -171,14 +171,27 @@ impl Requests {
             Some((key, id)) => (Some(text(key)?), Some(id.clone()).filter(|id| !id.is_empty())),
             None => (None, None),
         };
-        let list = |client: &Client| {
-            let list = client.list_multipart_uploads().bucket(PLACEHOLDER).max_uploads(PAGE).set_prefix(prefix_text);
-            let list = list.set_encoding_type((self.dialect == Dialect::Oss).then_some(EncodingType::Url));
-            list.set_key_marker(key_marker).set_upload_id_marker(id_marker).send()
+        let page_in = async |encoding: Option<EncodingType>| {
+            let list = |client: &Client| {
+                let list = client.list_multipart_uploads().bucket(PLACEHOLDER).max_uploads(PAGE).set_prefix(prefix_text.clone());
+                let list = list.set_encoding_type(encoding).set_key_marker(key_marker.clone());
+                list.set_upload_id_marker(id_marker.clone()).send()
+            };
+            let about = |error| Error { key: prefix.clone(), ..error };
+            let (page, _) = self.sdk.send(Op::ListUploads, &Key::root(), HeaderMap::new(), list).await.map_err(about)?;
+            uploads_page(page).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListUploads, prefix, message))
         };
-        let about = |error| Error { key: prefix.clone(), ..error };
-        let (page, _) = self.sdk.send(Op::ListUploads, &Key::root(), HeaderMap::new(), list).await.map_err(about)?;
-        let mut page = uploads_page(page).map_err(|message| Error::new(ErrorKind::Malformed, Op::ListUploads, prefix, message))?;
+        // As of listings of objects: in XML as long as that can say the keys, because there are servers that confirm the encoding and do not encode.
+        // What cannot be said is written as U+FFFD by some servers, and makes the document none with others.
+        let mut page = match (self.dialect, page_in((self.dialect == Dialect::Oss).then_some(EncodingType::Url)).await) {
+            (Dialect::S3, Ok(page))
+                if page.uploads.iter().any(|upload| upload.key.to_str().is_some_and(|key| key.contains('\u{fffd}'))) =>
+            {
+                page_in(Some(EncodingType::Url)).await.unwrap_or(page)
+            }
+            (Dialect::S3, Err(error)) if error.kind == ErrorKind::Malformed => page_in(Some(EncodingType::Url)).await.map_err(|_| error)?,
+            (_, page) => page?,
+        };
         if !self.ordered_listings {
             page.uploads.retain(|upload| upload.key.as_bytes().starts_with(prefix.as_bytes()));
         }
@@ -225,8 +238,10 @@ fn uploads_page(page: ListMultipartUploadsOutput) -> Result<UploadsPage, String>
         let (Some(name), Some(id)) = (&upload.key, &upload.upload_id) else {
             return Err("an upload is listed without its key or its id".into());
         };
-        // Servers exist that leave it out; such an upload is as old as can be.
-        let initiated = upload.initiated.map_or(Ok(SystemTime::UNIX_EPOCH), SystemTime::try_from);
+        if name.is_empty() {
+            return Err("an upload is listed with an empty key".into());
+        }
+        let initiated = upload.initiated.map(SystemTime::try_from).transpose();
         let initiated = initiated.map_err(|_| "an upload is listed with a date that no clock shows".to_owned())?;
         uploads.push(Unfinished { key: key(name), id: id.clone(), initiated });
     }

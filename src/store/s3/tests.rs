@@ -112,7 +112,11 @@ fn process(endpoint: &str, command: &str) -> Options {
 
 /// A dialect without credentials before a scripted server.
 async fn scripted(replies: &[String]) -> (Fake, Arc<dyn ObjectStore>) {
-    let server = Fake::start(replies.iter().cloned().map(Reply::Close).collect()).await;
+    answering(replies.iter().cloned().map(Reply::Close).collect()).await
+}
+
+async fn answering(replies: Vec<Reply>) -> (Fake, Arc<dyn ObjectStore>) {
+    let server = Fake::start(replies).await;
     let options = Options {
         bucket: "data".into(),
         endpoint: Some(server.address().to_string()),

@@ -213,7 +213,10 @@ pub async fn unfinished_uploads_are_listed(bucket: Bucket) {
     let time_of_store = |at| bucket.store.time_at(at).expect("its responses have dates");
     let (from, to) = (time_of_store(before), time_of_store(Instant::now()));
     // moto says the same date of all.
-    let now = |upload: &Unfinished| upload.initiated + Duration::from_secs(1) > from.earliest && upload.initiated <= to.latest;
+    let now = |upload: &Unfinished| {
+        let initiated = upload.initiated.expect("it is told");
+        initiated + Duration::from_secs(1) > from.earliest && initiated <= to.latest
+    };
     assert!(bucket.kind == Kind::Moto || found.iter().all(now), "{found:?}");
     let mut found: Vec<_> = found.into_iter().map(|upload| (upload.key, upload.id)).collect();
     let mut expected: Vec<_> = begun
