@@ -268,8 +268,8 @@ async fn what_a_write_made_is_read_in_its_document() {
     }
 }
 
-/// Prints the CPU time of requests: a DELETE that is formed here and one that the SDK forms, neither of which has a document, and the pair of requests
-/// around an upload, which the SDK forms, with few parts and with many. The server is in the process and counts.
+/// Prints the CPU time of requests: a DELETE that is formed here and one that the SDK forms, neither of which has a document; a copy, and the pair of
+/// requests around an upload, with few parts and with many, which the SDK forms. The server is in the process and counts.
 /// `cargo test --lib sdk_costs -- --ignored --nocapture`
 #[tokio::test]
 #[ignore = "a measurement"]
@@ -280,12 +280,20 @@ async fn sdk_costs() {
     let document = |body: &str| Reply::Keep(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
     let created = document("<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>");
     let completed = document("<CompleteMultipartUploadResult><ETag>&quot;e&quot;</ETag></CompleteMultipartUploadResult>");
-    let deletes = vec![gone; 2 * REQUESTS as usize];
+    let copied = document("<CopyObjectResult><ETag>&quot;e&quot;</ETag></CopyObjectResult>");
+    let (deletes, copies) = (vec![gone; 2 * REQUESTS as usize], vec![copied; REQUESTS as usize]);
     let uploads = vec![[created, completed]; 2 * UPLOADS as usize].concat();
-    let server = Fake::start([&deletes[..], &uploads, &deletes, &uploads].concat()).await;
+    let server = Fake::start([&deletes[..], &copies, &uploads, &deletes, &copies, &uploads].concat()).await;
     let store = connect(&process(&server.address().to_string(), JSON_KEYS), Arc::default()).await.unwrap();
     let upload = Upload { checksum: Some(PartChecksum::Crc64), ..upload() };
     let request = UploadRequest { key: "k".into(), headers: Headers::default(), has_copies: false };
+    let copy = CopyRequest {
+        source: "s".into(),
+        etag: "\"e\"".into(),
+        target: "k".into(),
+        headers: Some(Headers::default()),
+        condition: Condition::Any,
+    };
     let part = |number| Part { number, etag: "5d41402abc4b2a76b9719d911017c592".into(), size: 1, crc64: Some(1), crc32c: None };
     for round in ["first", "second"] {
         let start = cpu_time::ProcessTime::now();
@@ -298,6 +306,11 @@ async fn sdk_costs() {
             store.abort_upload(&upload).await.unwrap();
         }
         println!("{round}: DELETE of an object, formed here: {own:?}; of an upload, formed by the SDK: {:?}", start.elapsed() / REQUESTS);
+        let start = cpu_time::ProcessTime::now();
+        for _ in 0..REQUESTS {
+            store.copy(&copy).await.unwrap();
+        }
+        println!("{round}: copy: {:?}", start.elapsed() / REQUESTS);
         for count in [2, 1000] {
             let parts: Vec<Part> = (1..=count).map(part).collect();
             let start = cpu_time::ProcessTime::now();
