@@ -87,7 +87,8 @@ pub async fn probe_buckets(store: &Retrying, buckets: &Buckets) -> Result<Vec<St
         });
         failures.push(error);
     }
-    match failures.pop() {
+    // What may be mended where it is says more than that a name is wrong.
+    match failures.into_iter().min_by_key(|error| error.kind == ErrorKind::NotFound) {
         Some(error) if notes.len() == names.len() => Err(error),
         _ => Ok(notes),
     }

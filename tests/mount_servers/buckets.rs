@@ -268,6 +268,8 @@ fn named() {
     drop(mount);
     let denied = server.daemon().arg("--buckets", "denied,gone").refused();
     assert!(denied.contains("denied"), "{denied}");
+    let gone = server.daemon().arg("--buckets", "gone").refused();
+    assert!(gone.contains("gone") && gone.contains("no such bucket"), "{gone}");
 
     // Lines of a file of keys, each for one bucket.
     let keys = server.data.path().join("keys");
