@@ -7,6 +7,7 @@
 mod support;
 
 mod attributes;
+mod aws_kinds;
 mod buckets;
 mod directory_bucket;
 mod place;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
     }));
     trials.extend(buckets::trials());
     trials.extend(directory_bucket::trials());
+    trials.extend(aws_kinds::trials());
     support::mounts::run(trials)
 }
 

@@ -5,11 +5,6 @@
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use aws_credential_types::Credentials;
-use aws_sigv4::http_request::{
-    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings, UriPathNormalizationMode, sign,
-};
-use aws_sigv4::sign::v4;
 use http::{HeaderMap, Method, Uri};
 use percent_encoding::percent_decode_str;
 use s3s::dto::{ETag, ETagCondition};
@@ -18,8 +13,10 @@ use s3s::route::S3Route;
 use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
 use windlass::store::Key;
 
+use super::aws_sign::{self, Refusal};
 use super::bucket::Bucket;
 use super::keyring::Keyring;
+use super::layer::Gate;
 
 /// The name of a directory bucket: its last part says so to every client.
 pub const DIRECTORY_BUCKET: &str = "test-bucket--usw2-az1--x-s3";
@@ -32,17 +29,11 @@ const UNKNOWN: [&str; 4] = ["acl", "tagging", "ownershipControls", "versioning"]
 
 const UNKNOWN_HEADERS: [&str; 4] = ["x-amz-acl", "x-amz-tagging", "x-amz-request-payer", "x-amz-object-lock-mode"];
 
-/// Status, code and message of a refusal.
-pub type Refusal = (u16, &'static str, &'static str);
-
 /// Who may do what. It stands before the S3 service, which knows no signatures of the service `s3express`.
-#[derive(Clone)]
-pub struct Gate(pub Keyring);
+pub struct Sessions(pub Keyring);
 
-impl Gate {
-    /// # Errors
-    /// Why the request is refused.
-    pub fn check(&self, request: &http::request::Parts) -> Result<(), Refusal> {
+impl Gate for Sessions {
+    fn admit(&self, request: &mut http::request::Parts) -> Result<(), Refusal> {
         let query = request.uri.query().unwrap_or_default();
         let asks = |name: &str| query.split('&').any(|pair| pair.split('=').next() == Some(name));
         // The keys of the account sign what opens a session and what copies: a copy may be of another bucket.
@@ -55,45 +46,17 @@ impl Gate {
             false => Ok(()),
         }
     }
+}
 
-    /// Signs the request with the vendor's library and compares.
+impl Sessions {
     fn check_signature(&self, request: &http::request::Parts, is_of_account: bool) -> Result<(), Refusal> {
-        let header = |name: &str| request.headers.get(name).and_then(|value| value.to_str().ok());
-        let malformed = (400, "AuthorizationHeaderMalformed", "The authorization header cannot be read.");
-        let sent = header("authorization").ok_or((403, "AccessDenied", "Signature is required"))?;
-        let field = |name: &str| sent.split([' ', ',']).find_map(|field| field.strip_prefix(name)).ok_or(malformed);
-        let scope: Vec<&str> = field("Credential=")?.split('/').collect();
-        let [id, _, region, "s3express", "aws4_request"] = scope[..] else { return Err(malformed) };
-        let held =
-            self.0.get(id).ok_or((403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records."))?;
-        if held.token.is_none() != is_of_account || held.token.as_deref() != header(SESSION_TOKEN) {
+        let session = (!is_of_account).then_some(SESSION_TOKEN);
+        let signed = aws_sign::check(request, session, |id| self.0.get(id))?;
+        let token = request.headers.get(SESSION_TOKEN).and_then(|value| value.to_str().ok());
+        if signed.by.token.is_none() != is_of_account || signed.by.token.as_deref() != token || signed.service != "s3express" {
             return Err((403, "InvalidToken", "The provided token is malformed or otherwise invalid."));
         }
-        let time = header("x-amz-date").and_then(|text| jiff::fmt::strtime::parse("%Y%m%dT%H%M%SZ", text).ok()?.to_datetime().ok());
-        let time = time.ok_or(malformed)?.to_zoned(jiff::tz::TimeZone::UTC).map_err(|_| malformed)?.timestamp();
-        let payload = match header("x-amz-content-sha256").ok_or(malformed)? {
-            "UNSIGNED-PAYLOAD" => SignableBody::UnsignedPayload,
-            hash => SignableBody::Precomputed(hash.to_owned()),
-        };
-        // The library adds these by itself.
-        let added = ["host", "x-amz-date", "x-amz-content-sha256", SESSION_TOKEN];
-        let signed = field("SignedHeaders=")?.split(';').filter(|name| !added.contains(name));
-        let headers: Vec<(&str, &str)> = signed.filter_map(|name| Some((name, header(name)?))).collect();
-        let mut settings = SigningSettings::default();
-        settings.percent_encoding_mode = PercentEncodingMode::Single;
-        settings.uri_path_normalization_mode = UriPathNormalizationMode::Disabled;
-        settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
-        settings.session_token_name_override = (!is_of_account).then_some(SESSION_TOKEN);
-        let identity = Credentials::new(id, held.secret, held.token, None, "test").into();
-        let params = v4::SigningParams::builder().identity(&identity).region(region).name("s3express").time(time.into()).settings(settings);
-        let url = format!("http://{}{}", header("host").unwrap_or_default(), request.uri);
-        let signable = SignableRequest::new(request.method.as_str(), url, headers.into_iter(), payload).map_err(|_| malformed)?;
-        let (instructions, _) = sign(signable, &params.build().expect("every field is set").into()).map_err(|_| malformed)?.into_parts();
-        let (own, _) = instructions.into_parts();
-        match own.iter().any(|own| own.name() == "authorization" && own.value() == sent) {
-            true => Ok(()),
-            false => Err((403, "SignatureDoesNotMatch", "The request signature we calculated does not match the signature you provided.")),
-        }
+        Ok(())
     }
 }
 

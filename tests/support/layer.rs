@@ -21,7 +21,7 @@ use s3s::service::S3Service;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::directory_bucket::Gate;
+use super::aws_sign::Refusal;
 use super::fault::{Effect, Fault};
 use super::log::{self, Entry, Log};
 
@@ -40,8 +40,8 @@ const LOOKS: u32 = 3;
 #[derive(Clone)]
 pub struct Shared {
     pub s3: S3Service,
-    /// Of a directory bucket: who gets as far as the service.
-    pub gate: Option<Gate>,
+    /// Who gets as far as the service; none: the service checks.
+    pub gate: Option<Arc<dyn Gate>>,
     pub log: Log,
     pub faults: Arc<Mutex<Vec<Fault>>>,
     /// Told while the faults are locked: they were cleared.
@@ -88,7 +88,7 @@ impl Service<Request<Incoming>> for Connection {
                 None if effects.contains(&Effect::Broken) => return Err(reset(&socket)),
                 None => match gate {
                     None => Service::call(&s3, request).await?,
-                    Some(gate) => through(&gate, &s3, request).await?,
+                    Some(gate) => through(&*gate, &s3, request).await?,
                 },
             };
             if effects.contains(&Effect::Lost) {
@@ -104,10 +104,19 @@ impl Service<Request<Incoming>> for Connection {
     }
 }
 
+/// What stands before the service and takes its place where signatures are checked.
+pub trait Gate: Send + Sync {
+    /// Checks the request, and changes it into what the service is to see.
+    ///
+    /// # Errors
+    /// Why the request is refused.
+    fn admit(&self, request: &mut http::request::Parts) -> Result<(), Refusal>;
+}
+
 /// Lets a request into the service that `gate` has nothing against.
-async fn through(gate: &Gate, s3: &S3Service, request: Request<Incoming>) -> Result<Response<s3s::Body>, s3s::HttpError> {
+async fn through(gate: &dyn Gate, s3: &S3Service, request: Request<Incoming>) -> Result<Response<s3s::Body>, s3s::HttpError> {
     let (mut parts, body) = request.into_parts();
-    match gate.check(&parts) {
+    match gate.admit(&mut parts) {
         Ok(()) => {
             // The service knows no such signatures.
             parts.headers.remove(AUTHORIZATION);

@@ -2,6 +2,8 @@
 #![allow(dead_code, unused_imports, reason = "each test binary uses a part of the support")]
 
 pub mod app;
+pub mod aws_hosts;
+mod aws_sign;
 mod bucket;
 pub mod cgroup;
 pub mod directory_bucket;

@@ -131,18 +131,42 @@ pub struct Daemon<'a> {
     environment: Vec<(String, String)>,
     cgroup: Option<PathBuf>,
     is_unreadable: bool,
+    is_at_aws: bool,
 }
 
 impl<'a> Daemon<'a> {
     pub fn new(server: &'a S3Server) -> Self {
         let (source, endpoint) = (format!("s3://{BUCKET}"), server.endpoint());
-        Self { server: Some(server), source, endpoint, arguments: Vec::new(), environment: Vec::new(), cgroup: None, is_unreadable: false }
+        Self {
+            server: Some(server),
+            source,
+            endpoint,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            cgroup: None,
+            is_unreadable: false,
+            is_at_aws: false,
+        }
     }
 
     /// Mounts `source` of any server, with nothing in the environment but what [`env`](Self::env) adds.
     pub fn of(source: &str, endpoint: &str) -> Self {
         let (source, endpoint) = (source.to_owned(), endpoint.to_owned());
-        Self { server: None, source, endpoint, arguments: Vec::new(), environment: Vec::new(), cgroup: None, is_unreadable: false }
+        Self {
+            server: None,
+            source,
+            endpoint,
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            cgroup: None,
+            is_unreadable: false,
+            is_at_aws: false,
+        }
+    }
+
+    /// Mounts `source` at the address that it has by itself.
+    pub fn at_aws(source: &str) -> Self {
+        Self { is_at_aws: true, ..Self::of(source, "") }
     }
 
     pub fn env(mut self, name: &str, value: impl AsRef<str>) -> Self {
@@ -221,8 +245,11 @@ impl<'a> Daemon<'a> {
             }
             cgroup => command_in(cgroup.as_deref(), program),
         };
-        command.arg("mount").arg(&self.source).arg(directory).args(["--foreground", "--path-style", "--region", REGION]);
-        command.args(["--endpoint", &self.endpoint]).arg("--ready-file").arg(ready).args(&self.arguments);
+        command.arg("mount").arg(&self.source).arg(directory).arg("--foreground");
+        if !self.is_at_aws {
+            command.args(["--path-style", "--region", REGION, "--endpoint", &self.endpoint]);
+        }
+        command.arg("--ready-file").arg(ready).args(&self.arguments);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).env("AWS_EC2_METADATA_DISABLED", "true");
         // Tests count requests: on a machine that is busy enough some are late, and would be sent twice.
         command.env("WINDLASS_HEDGE", "false").env("WINDLASS_STALL_TIMEOUT", "60s").env("WINDLASS_DRAIN_TIMEOUT", "10min");

@@ -15,10 +15,10 @@ use tokio::sync::{mpsc, oneshot};
 use windlass::store::memory::Synthetic;
 
 use super::bucket::{About, Bucket, Habits};
-use super::directory_bucket::{DIRECTORY_BUCKET, Gate, Renames};
+use super::directory_bucket::{DIRECTORY_BUCKET, Renames, Sessions};
 use super::fault::Fault;
 use super::keyring::Keyring;
-use super::layer::{Connection, Shared};
+use super::layer::{Connection, Gate, Shared};
 use super::log::{Kind, Log, Request};
 use super::network::Network;
 
@@ -64,11 +64,11 @@ impl S3Server {
         Self::serve(DIRECTORY_BUCKET, |builder, (bucket, keyring)| {
             bucket.become_directory_bucket(keyring.clone());
             builder.set_route(Renames(bucket.clone()));
-            Some(Gate(keyring.clone()))
+            Some(Arc::new(Sessions(keyring.clone())))
         })
     }
 
-    fn serve(name: &'static str, protect: impl FnOnce(&mut S3ServiceBuilder, (&Bucket, &Keyring)) -> Option<Gate>) -> Self {
+    fn serve(name: &'static str, protect: impl FnOnce(&mut S3ServiceBuilder, (&Bucket, &Keyring)) -> Option<Arc<dyn Gate>>) -> Self {
         let bucket = Bucket::default();
         let mut builder = S3ServiceBuilder::new(bucket.clone());
         let keyring = Keyring::default();
@@ -105,6 +105,11 @@ impl S3Server {
 
     pub fn port(&self) -> u16 {
         self.address.port()
+    }
+
+    /// What all connections share.
+    pub(super) fn shared(&self) -> Shared {
+        self.shared.clone()
     }
 
     /// Who is let in.

@@ -127,8 +127,13 @@ impl Objects {
 
     /// The object that a copy is made of.
     fn source(&self, source: &CopySource, if_match: Option<&ETagCondition>, unmodified_since: Option<&Timestamp>) -> S3Result<Object> {
-        let CopySource::Bucket { bucket, key, .. } = source else { return Err(s3_error!(NotImplemented)) };
-        check(bucket)?;
+        let key = match source {
+            CopySource::Bucket { bucket, key, .. } => {
+                check(bucket)?;
+                key
+            }
+            CopySource::AccessPoint { key, .. } | CopySource::Outpost { key, .. } => key,
+        };
         let object = self.by_key.get(&Key::from(&**key)).ok_or_else(|| s3_error!(NoSuchKey))?;
         // Dates in headers have whole seconds.
         let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970").as_secs();
