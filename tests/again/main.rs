@@ -25,5 +25,5 @@ fn main() -> std::process::ExitCode {
         outages::trials(),
         upgrade::trials(),
     ];
-    support::mounts::run(trials.into_iter().flatten().collect())
+    support::mounts::run_side_by_side(3, trials.into_iter().flatten().collect())
 }

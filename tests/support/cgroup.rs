@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// A cgroup of our own with a limit.
@@ -16,7 +17,8 @@ impl Cgroup {
     pub fn make(limit: u64) -> Result<Self, String> {
         let ours = fs::read_to_string("/proc/self/cgroup").map_err(|error| format!("no cgroups here: {error}"))?;
         let first = ours.lines().find_map(|line| line.split_once(":memory:")).map(|(_, path)| path.trim_start_matches('/'));
-        let name = format!("windlass-test-{}", std::process::id());
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("windlass-test-{}-{}", std::process::id(), MADE.fetch_add(1, Relaxed));
         let (parent, file) = match first {
             Some(path) => (Path::new("/sys/fs/cgroup/memory").join(path), "memory.limit_in_bytes"),
             None => (PathBuf::from("/sys/fs/cgroup"), "memory.max"),

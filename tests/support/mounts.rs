@@ -106,8 +106,13 @@ pub fn lacks(program: &str) -> Option<String> {
 /// Runs trials one after the other unless the command line asks for more at a time: each has a daemon, a server and
 /// readers of its own to keep the machine busy.
 pub fn run(trials: Vec<Trial>) -> std::process::ExitCode {
+    run_side_by_side(1, trials)
+}
+
+/// Runs so many trials at a time: of those that wait for most of their time and share nothing.
+pub fn run_side_by_side(threads: usize, trials: Vec<Trial>) -> std::process::ExitCode {
     let mut arguments = libtest_mimic::Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
+    arguments.test_threads.get_or_insert(threads);
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
