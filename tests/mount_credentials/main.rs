@@ -11,5 +11,5 @@ mod secrets;
 mod tokens;
 
 fn main() -> std::process::ExitCode {
-    support::mounts::run([secrets::trials(), tokens::trials(), roles::trials()].into_iter().flatten().collect())
+    support::mounts::run_side_by_side(3, [secrets::trials(), tokens::trials(), roles::trials()].into_iter().flatten().collect())
 }
