@@ -240,7 +240,7 @@ impl<A: Account> BucketRouter<A> {
         let hides = OWN_DIRECTORY.starts_with(routed.rest) || routed.rest.starts_with(OWN_DIRECTORY);
         let is_shown = |key: &Key| !hides || !is_own(key.as_bytes());
         let mut sums = page.sums.into_iter();
-        let mut outer = ListPage { next: page.next, ..ListPage::default() };
+        let mut outer = ListPage { next: page.next, asked: page.asked, ..ListPage::default() };
         let begins = request.token.is_none() && request.after.as_ref().is_none_or(|after| *after < request.prefix);
         if routed.rest.is_empty() && begins {
             outer.objects.push(self.marker(&request.prefix));
@@ -385,7 +385,8 @@ impl<A: Account> ObjectStore for BucketRouter<A> {
 
     async fn rename(&self, request: &RenameRequest) -> Result<Option<Written>> {
         let target = self.target(Op::Rename, &request.target).await?;
-        let source = source_in(&target, Op::Rename, &request.source)?;
+        let key = source_in(&target, Op::Rename, &request.source.key)?;
+        let source = ObjectMeta { key, ..request.source.clone() };
         let inner = RenameRequest { source, target: target.key.clone(), ..request.clone() };
         target.told(target.store.rename(&inner).await)
     }

@@ -272,7 +272,7 @@ impl<'a> Parser<'a> {
             sums.push(sum(is_summed));
         }
         let prefixes = self.prefixes.iter().map(|prefix| key(prefix)).collect::<Result<_, _>>()?;
-        Ok(ListPage { objects, prefixes, next, sums })
+        Ok(ListPage { objects, prefixes, next, sums, asked: None })
     }
 }
 

@@ -125,6 +125,15 @@ pub struct ListPage {
     pub next: Option<String>,
     /// Which sums the store keeps of the objects, in their order; of those beyond its end the listing does not say.
     pub sums: Vec<Option<Polynomial>>,
+    /// When the store was asked for the first of these names, where that was before this page was: see [`ObjectStore::lists_in_order`].
+    pub asked: Option<Instant>,
+}
+
+impl ListPage {
+    /// Since when other changes may be missing from a page that was requested at `requested`.
+    pub fn asked_at(&self, requested: Instant) -> Instant {
+        self.asked.map_or(requested, |asked| asked.min(requested))
+    }
 }
 
 /// Who is told the token of the next page before the page is complete.
@@ -328,7 +337,7 @@ pub trait ObjectStore: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Moves an object to another key in one step, where the store has a request for that and takes these keys. `None`: it has none, and nothing was
-    /// done; a copy and a delete have to do.
+    /// done; a copy and a delete have to do. Returns the ETag of the target, which is that of the source where nothing else is known.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] when the source is gone, [`ErrorKind::Replaced`] when it is another version or the condition does not hold.

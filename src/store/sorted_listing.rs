@@ -20,11 +20,12 @@ use super::credentials::Edition;
 use super::http_store::Lister;
 use super::{Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, Op, Polynomial, Result, Tell};
 
-/// Listings that are read at a time. Of more, the one that has waited longest begins again when it goes on.
-const MAX_LISTINGS: usize = 64;
-
 /// A listing of which no page has been asked for so long is given up. It begins again when it goes on.
 const MAX_IDLE: Duration = Duration::from_secs(300);
+
+/// The same where so many are kept. None that is being read is given up: two that take each other's place would never end.
+const MAX_IDLE_OF_MANY: Duration = Duration::from_secs(30);
+const MANY_LISTINGS: usize = 64;
 
 /// Keys of a page that is collected: the most that the store gives.
 const COLLECTED_PAGE: u16 = 1000;
@@ -47,6 +48,8 @@ struct Listings {
 struct Listing {
     entries: Vec<Entry>,
     state: State,
+    /// When its first page was asked for: what changed since may be missing in any of its pages.
+    began: Instant,
     used: Instant,
 }
 
@@ -102,15 +105,11 @@ impl Position {
 
 impl Listings {
     /// Keeps a listing. Returns its number.
-    fn insert(&mut self, entries: Vec<Entry>, state: State, now: Instant) -> u64 {
-        self.by_id.retain(|_, listing| now.duration_since(listing.used) < MAX_IDLE);
-        if self.by_id.len() >= MAX_LISTINGS
-            && let Some(oldest) = self.by_id.iter().min_by_key(|(_, listing)| listing.used).map(|(id, _)| *id)
-        {
-            self.by_id.remove(&oldest);
-        }
+    fn insert(&mut self, entries: Vec<Entry>, state: State, (began, now): (Instant, Instant)) -> u64 {
+        let max_idle = if self.by_id.len() >= MANY_LISTINGS { MAX_IDLE_OF_MANY } else { MAX_IDLE };
+        self.by_id.retain(|_, listing| now.duration_since(listing.used) < max_idle);
         self.last_id += 1;
-        self.by_id.insert(self.last_id, Listing { entries, state, used: now });
+        self.by_id.insert(self.last_id, Listing { entries, state, began, used: now });
         self.last_id
     }
 
@@ -140,17 +139,31 @@ impl Listings {
         };
     }
 
-    /// At most `max` entries behind `after`, when the listing is sorted. It is dropped with its last page.
-    fn page(&mut self, id: u64, after: &Key, max: usize, now: Instant) -> Option<ListPage> {
+    /// At most `max` entries behind `after`, when the listing is sorted, and what [`hidden`] says of them. It is dropped with its last page.
+    fn page(&mut self, id: u64, after: &Key, max: usize, now: Instant) -> Option<(ListPage, Vec<Key>)> {
         let listing = self.by_id.get_mut(&id).filter(|listing| matches!(listing.state, State::Sorted))?;
         listing.used = now;
         let (page, last) = page(&listing.entries, after, max);
-        let Some(after) = last else {
-            self.by_id.remove(&id);
-            return Some(page);
+        let page = ListPage { asked: Some(listing.began), ..page };
+        let hidden = hidden(&listing.entries, &page);
+        let next = match last {
+            Some(after) => Some(Position::Sorted { id, pages: 0, after }.token()),
+            None => {
+                self.by_id.remove(&id);
+                None
+            }
         };
-        Some(ListPage { next: Some(Position::Sorted { id, pages: 0, after }.token()), ..page })
+        Some((ListPage { next, ..page }, hidden))
     }
+}
+
+/// The common prefixes of `page` that hide an object of their name: of unfinished uploads there are prefixes below which nothing is.
+fn hidden(entries: &[Entry], page: &ListPage) -> Vec<Key> {
+    let is_object = |prefix: &&Key| {
+        let name = Key::from(prefix.as_bytes().strip_suffix(b"/").unwrap_or(prefix.as_bytes()));
+        entries.binary_search_by(|entry| entry.key().cmp(&name)).is_ok()
+    };
+    page.prefixes.iter().filter(is_object).cloned().collect()
 }
 
 /// Common prefixes may be in several pages of an unordered listing.
@@ -223,51 +236,83 @@ impl<L: Lister> SortedLister<L> {
 
     /// The first page of a listing, of which entries behind `after` are wanted.
     async fn begin(&self, request: &ListRequest, after: Key) -> (Option<Edition>, Result<ListPage>) {
+        let (began, max) = (Instant::now(), usize::from(request.max_keys));
         let (by, page) = self.unsorted(request, None, COLLECTED_PAGE).await;
-        let page = page.map(|mut page| {
-            let token = page.next.take();
-            let mut found = entries(page, &request.prefix);
-            let state = match token {
-                Some(token) => State::Collecting { token },
-                None => {
-                    sort(&mut found);
-                    if let (page, None) = self::page(&found, &after, request.max_keys.into()) {
-                        return page;
-                    }
-                    State::Sorted
-                }
-            };
+        let mut page = match page {
+            Ok(page) => page,
+            Err(error) => return (by, Err(error)),
+        };
+        let token = page.next.take();
+        let mut found = entries(page, &request.prefix);
+        let state = match token {
+            Some(token) => State::Collecting { token },
+            None => {
+                sort(&mut found);
+                State::Sorted
+            }
+        };
+        let sorted = {
             let (mut listings, now) = (self.listings.lock(), Instant::now());
-            let id = listings.insert(found, state, now);
-            listings.page(id, &after, request.max_keys.into(), now).unwrap_or_else(|| empty(Position::Sorted { id, pages: 1, after }))
-        });
-        (by, page)
+            let id = listings.insert(found, state, (began, now));
+            listings.page(id, &after, max, now).ok_or(Position::Sorted { id, pages: 1, after })
+        };
+        match sorted {
+            Ok((page, hidden)) => self.without_phantoms(request, page, hidden, by).await,
+            Err(position) => (by, Ok(empty(position))),
+        }
     }
 
     /// The page behind `after` in the listing `id`, or one step towards it.
     async fn go_on(&self, request: &ListRequest, id: u64, pages: usize, after: Key) -> (Option<Edition>, Result<ListPage>) {
         let max = usize::from(request.max_keys);
-        let token = {
+        let (sorted, token) = {
             let (mut listings, now) = (self.listings.lock(), Instant::now());
-            if let Some(page) = listings.page(id, &after, max, now) {
-                return (None, Ok(page));
-            }
-            listings.next_token(id, now)
+            (listings.page(id, &after, max, now), listings.next_token(id, now))
         };
+        if let Some((page, hidden)) = sorted {
+            return self.without_phantoms(request, page, hidden, None).await;
+        }
         let Some(token) = token else { return self.begin(request, after).await };
         let (by, page) = self.unsorted(request, Some(token.clone()), COLLECTED_PAGE).await;
-        let page = page.and_then(|mut page| {
-            let next = page.next.take();
-            if next.as_ref() == Some(&token) {
-                let words = "the store names the same page as the next one";
-                return Err(Error::new(ErrorKind::Malformed, Op::List, &request.prefix, words));
-            }
+        let mut page = match page {
+            Ok(page) => page,
+            Err(error) => return (by, Err(error)),
+        };
+        let next = page.next.take();
+        if next.as_ref() == Some(&token) {
+            let words = "the store names the same page as the next one";
+            return (by, Err(Error::new(ErrorKind::Malformed, Op::List, &request.prefix, words)));
+        }
+        let sorted = {
             let (mut listings, now) = (self.listings.lock(), Instant::now());
             listings.add(id, &token, entries(page, &request.prefix), next);
-            let page = listings.page(id, &after, max, now);
-            Ok(page.unwrap_or_else(|| empty(Position::Sorted { id, pages: pages + 1, after })))
-        });
-        (by, page)
+            listings.page(id, &after, max, now)
+        };
+        match sorted {
+            Some((page, hidden)) => self.without_phantoms(request, page, hidden, by).await,
+            None => (by, Ok(empty(Position::Sorted { id, pages: pages + 1, after }))),
+        }
+    }
+
+    /// `page` without those of the prefixes `hidden` below which there is nothing: they would hide objects of their names.
+    async fn without_phantoms(
+        &self,
+        request: &ListRequest,
+        mut page: ListPage,
+        hidden: Vec<Key>,
+        mut by: Option<Edition>,
+    ) -> (Option<Edition>, Result<ListPage>) {
+        for prefix in hidden {
+            let below = ListRequest { prefix: prefix.clone(), delimited: false, after: None, token: None, max_keys: 1, any_order: true };
+            let (signed_by, found) = self.any(&below, None).await;
+            by = signed_by.or(by);
+            match found {
+                Ok(found) if found.objects.is_empty() && found.next.is_none() => page.prefixes.retain(|other| *other != prefix),
+                Ok(_) => {}
+                Err(error) => return (by, Err(Error { key: request.prefix.clone(), ..error })),
+            }
+        }
+        (by, Ok(page))
     }
 }
 

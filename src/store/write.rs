@@ -137,9 +137,8 @@ pub struct CopyRequest {
 /// A move inside the store.
 #[derive(Clone, Debug)]
 pub struct RenameRequest {
-    pub source: Key,
-    /// The version of the source.
-    pub etag: ETag,
+    /// This version.
+    pub source: ObjectMeta,
     pub target: Key,
     /// What has to be at the target.
     pub condition: Condition,

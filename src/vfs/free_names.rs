@@ -183,6 +183,7 @@ impl Names {
             async move {
                 let asked = Instant::now();
                 let Ok(page) = store.list(&request(&directory, None)).await else { return FirstPage::Failed };
+                let asked = page.asked_at(asked);
                 if page.next.is_some() {
                     walk::learn_page(&cache, &directory, directory.clone(), page, asked);
                     return FirstPage::Part;

@@ -428,7 +428,7 @@ mod tests {
             (&["a0", "a"], true, &unknown, &unknown),
         ] {
             let objects = keys.iter().map(|key| meta(key)).collect();
-            let page = ListPage { objects, prefixes: Vec::new(), next: truncated.then(|| "more".into()), sums: Vec::new() };
+            let page = ListPage { objects, next: truncated.then(|| "more".into()), ..ListPage::default() };
             let told = Told::by(page, &path, &directory);
             assert_eq!((&told.object, &told.below), (object, below), "{keys:?} {truncated}");
         }

@@ -255,21 +255,25 @@ impl Edits {
             Ok(moved) => return Ok(moved.map(|written| (source.clone(), written.etag))),
             Err(error) => error,
         };
+        // It may have been carried out all the same.
+        self.on_unclear_rename(&source.key, to);
         if error.kind != ErrorKind::Replaced {
             return Err(error.into());
         }
         let now = self.store.head(&source.key).await?;
-        let is_taken = || {
-            self.names.on_unknown(to);
-            Error::Exists
-        };
         if now.etag == source.etag {
-            return Err(if no_replace { is_taken() } else { error.into() });
+            return Err(if no_replace { Error::Exists } else { error.into() });
         }
         match self.store.rename(&rename_request(&now, to, condition)).await {
-            Err(error) if no_replace && error.kind == ErrorKind::Replaced => Err(is_taken()),
+            Err(error) if no_replace && error.kind == ErrorKind::Replaced => Err(Error::Exists),
             moved => Ok(moved?.map(|written| (now, written.etag))),
         }
+    }
+
+    /// What the caches say of both names may not be true any more.
+    fn on_unclear_rename(&self, from: &Key, to: &Key) {
+        self.names.on_unknown(from);
+        self.names.on_unknown(to);
     }
 
     /// Copies, and when the version that was known is not there any more, the one that is. Returns which that was, and the etag of the copy.
@@ -340,7 +344,11 @@ impl Edits {
         if let Some(committed) = file.committed().filter(|committed| committed.key == *from) {
             self.mark_for_renamed(from, to).await;
             // This version or none: what was written is a change of it.
-            let at_once = self.store.rename(&rename_request(&committed, to, Condition::Any)).await?;
+            let at_once = self.store.rename(&rename_request(&committed, to, Condition::Any)).await;
+            if at_once.is_err() {
+                self.on_unclear_rename(from, to);
+            }
+            let at_once = at_once?;
             let is_moved = at_once.is_some();
             let etag = match at_once {
                 Some(written) => written.etag,
@@ -530,7 +538,7 @@ impl Edits {
 /// A request of its own to move the version `source`.
 fn rename_request(source: &ObjectMeta, to: &Key, condition: Condition) -> RenameRequest {
     let token = format!("{:032x}", rand::random::<u128>());
-    RenameRequest { source: source.key.clone(), etag: source.etag.clone(), target: to.clone(), condition, token }
+    RenameRequest { source: source.clone(), target: to.clone(), condition, token }
 }
 
 impl super::Names {

@@ -157,6 +157,7 @@ impl Walk {
             };
             let asked = Instant::now();
             let page = store.list_telling(&request, &tell).await.and_then(|page| check_progress(page, &request))?;
+            let asked = page.asked_at(asked);
             let listed = (&page, request.token.is_none(), asked);
             let (links, carries) = join!(links(&*store, &cache, &page), carrying::in_listed(&*store, &cache, &request.prefix, listed));
             Ok(Came { links, carries: carries?, page, asked })

@@ -6,12 +6,13 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use super::support::mounts::{Daemon, Mount, trial};
-use super::support::{ACCESS_KEY, DIRECTORY_BUCKET, Kind, REGION, Request, S3Server, SECRET_KEY};
+use super::support::{ACCESS_KEY, DIRECTORY_BUCKET, Effect, Fault, Kind, REGION, Request, S3Server, SECRET_KEY};
 use super::things::names;
 
 /// Names of a directory that is listed in three pages.
@@ -139,6 +140,25 @@ fn sessions() {
     fs::write(mount.join("written"), "with another session").expect("it can be written");
     assert_eq!(opened(&server), before + 1);
     assert_eq!(server.stored("written").expect("it is there").0, "with another session");
+    // Many at once meet the end of a session, and by HEAD, whose refusal says nothing.
+    (0..16).for_each(|number| drop(server.put(&format!("many/{number}"), "x")));
+    let last_session =
+        || server.requests().iter().filter_map(|request| request.key_id().map(str::to_owned)).rfind(|id| id.starts_with("session-key"));
+    // A session is asked for at most each five seconds.
+    std::thread::sleep(Duration::from_secs(6));
+    server.keyring().forget(&last_session().expect("it wrote"));
+    std::thread::scope(|scope| {
+        for number in 0..16 {
+            let path = mount.join(format!("many/{number}"));
+            scope.spawn(move || assert_eq!(fs::metadata(path).expect("the next session is asked").len(), 1));
+        }
+    });
+    // No session can be had for a while: what is written waits for one.
+    std::thread::sleep(Duration::from_secs(6));
+    server.keyring().forget(&last_session().expect("it looked"));
+    server.fault(Fault::new(Effect::Status(503)).kind(Kind::Other).first(4));
+    fs::write(mount.join("late"), "late").expect("it is stored in the end");
+    assert_eq!(server.stored("late").expect("it is there").0, "late");
 }
 
 fn unfinished() {

@@ -266,7 +266,11 @@ impl Rotating {
             Next::Again => attempts.once_more(),
             Next::Ask(asked) => {
                 self.ask(asked).await;
-                !self.state.lock().is_newest(edition) && attempts.once_more()
+                let is_other = {
+                    let state = self.state.lock();
+                    !state.is_newest(edition) || state.has_passing_failure().is_some()
+                };
+                is_other && attempts.once_more()
             }
         }
     }

@@ -135,6 +135,10 @@ impl Rotation {
                 _ => Taken::Ask(self.asked),
             };
         };
+        if let Some(failure) = self.has_passing_failure() {
+            // Signed with keys that are refused it would fail for good; so it is tried again as long as other requests are.
+            return if asked_lately { Taken::None(NoKeys::Missing(failure.clone())) } else { Taken::Ask(self.asked) };
+        }
         if trusted.has_expired(now) {
             return match &self.failure {
                 _ if !asked_lately => Taken::Ask(self.asked),
@@ -261,6 +265,11 @@ impl Rotation {
             self.candidate = Some(Candidate { held, from: now, refusals: 0 });
         }
         (!first).then_some(Event::Found(keys))
+    }
+
+    /// Why there are no others for keys that the store has refused, when that passes by itself.
+    pub fn has_passing_failure(&self) -> Option<&Missing> {
+        self.failure.as_ref().filter(|failure| self.refused && failure.kind.is_retryable())
     }
 
     /// How often the source has answered.

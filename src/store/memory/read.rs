@@ -99,7 +99,7 @@ impl Memory {
             .ok_or_else(|| Error::new(ErrorKind::Invalid, Op::List, &request.prefix, "unknown continuation token"))?;
         let objects = page.objects.iter().map(|(key, object)| object.meta(key)).collect();
         let sums = vec![bucket.checksums.then_some(Polynomial::Nvme); page.objects.len()];
-        Ok(ListPage { objects, prefixes: page.prefixes, next: page.next, sums })
+        Ok(ListPage { objects, prefixes: page.prefixes, next: page.next, sums, asked: None })
     }
 }
 

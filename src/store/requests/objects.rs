@@ -2,6 +2,7 @@
 //! is that of what was sent, or the write is an error.
 
 use std::collections::HashSet;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_sdk_s3::Client;
 use futures::future::try_join;
@@ -201,7 +202,7 @@ impl Requests {
 
     /// RenameObject of S3 Express One Zone: <https://docs.aws.amazon.com/AmazonS3/latest/API/API_RenameObject.html>
     pub async fn rename(&self, request: &RenameRequest) -> Result<Option<Written>> {
-        let RenameRequest { source, etag, target, condition, token } = request;
+        let RenameRequest { source: ObjectMeta { key: source, size, etag, modified }, target, condition, token } = request;
         // Keys that end in a slash are not renamed, and a version that cannot be named is none to insist on.
         let is_taken = !source.is_prefix() && !target.is_prefix() && !etag.as_str().is_empty() && !etag.is_weak();
         if !self.renames || !is_taken {
@@ -219,8 +220,12 @@ impl Requests {
         }
         let rename = |client: &Client| client.rename_object().bucket(PLACEHOLDER).key(PLACEHOLDER).rename_source(PLACEHOLDER).send();
         self.sdk.send(Op::Rename, target, headers, rename).await?;
-        // The answer does not tell the ETag.
-        Ok(Some(Written { etag: self.head(target).await?.etag }))
+        // The answer does not tell the ETag, and the documents do not say that it stays; size and date do. Whatever a HEAD finds or fails with, the object has
+        // been moved: an object of another client must not be taken for it, and one whose ETag is not known is read under the old one, or not at all.
+        let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let is_it = |there: &ObjectMeta| there.size == *size && seconds(there.modified) == seconds(*modified);
+        let there = self.head(target).await.ok().filter(is_it);
+        Ok(Some(Written { etag: there.map_or_else(|| etag.clone(), |there| there.etag) }))
     }
 
     pub async fn delete(&self, key: &Key) -> Result<()> {

@@ -79,7 +79,9 @@ impl Source for Sessions {
         let session = opened.map_err(|error| {
             let message =
                 format!("cannot open a session of the directory bucket {} (s3express:CreateSession): {}", self.bucket, error.message);
-            let kind = if error.kind == ErrorKind::NoSuchBucket { error.kind } else { ErrorKind::NoCredentials };
+            // What passes is waited for, as for any other request.
+            let stays = error.kind == ErrorKind::NoSuchBucket || error.kind.is_retryable();
+            let kind = if stays { error.kind } else { ErrorKind::NoCredentials };
             Missing { message, kind }
         })?;
         let Session { id, secret, token, expires } = session;

@@ -243,6 +243,11 @@ impl Voice for Signer {
     async fn again(&self, attempts: &mut Attempts, by: Option<Edition>, error: Option<&Error>) -> bool {
         let Some(by) = by else { return false };
         let Some(keys) = [&self.credentials, &self.account].into_iter().flatten().find(|keys| keys.has_had(by)) else { return false };
+        // The keys of a session may do everything in their bucket or nothing: a HEAD that is denied without a word is one whose session has ended.
+        let is_of_session = self.account.is_some() && self.credentials.as_ref().is_some_and(|sessions| sessions.has_had(by));
+        let has_ended = |error: &&Error| is_of_session && error.kind == ErrorKind::AccessDenied && error.code.is_none();
+        let ended = error.filter(has_ended).map(|error| Error { kind: ErrorKind::BadCredentials, ..error.clone() });
+        let error = ended.as_ref().or(error);
         attempts.correct(&self.clock, error) || keys.again(attempts, by, error).await
     }
 

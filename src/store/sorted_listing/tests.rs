@@ -15,12 +15,14 @@ struct Shuffled {
     requests: Mutex<usize>,
     /// The next request fails.
     fails: Mutex<bool>,
+    /// Common prefixes without objects.
+    phantoms: Mutex<Vec<Key>>,
 }
 
 impl Shuffled {
     fn new(keys: &[&str], page: usize) -> SortedLister<Self> {
         let keys = keys.iter().map(|key| (Key::from(*key), ())).collect();
-        SortedLister::new(Self { keys, page, requests: Mutex::default(), fails: Mutex::default() })
+        SortedLister::new(Self { keys, page, requests: Mutex::default(), fails: Mutex::default(), phantoms: Mutex::default() })
     }
 }
 
@@ -36,6 +38,9 @@ impl Lister for Shuffled {
         let all = listing::page(&self.keys, &ListRequest { token: None, max_keys: 1000, ..request.clone() }).unwrap();
         let mut entries: Vec<Entry> = all.objects.iter().map(|(key, ())| Entry::Object(meta(key), None)).collect();
         entries.extend(all.prefixes.iter().cloned().map(Entry::Prefix));
+        let is_of_level =
+            |prefix: &&Key| request.delimited && prefix.as_bytes().starts_with(request.prefix.as_bytes()) && **prefix != request.prefix;
+        entries.extend(self.phantoms.lock().iter().filter(is_of_level).cloned().map(Entry::Prefix));
         // A fixed order that is not that of the bytes.
         entries.sort_by_key(|entry| {
             entry.key().as_bytes().iter().fold(7u32, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into())) % 97
@@ -159,13 +164,49 @@ async fn listing_in_any_order_costs_a_request_a_page() {
     assert_eq!(*lister.inner.requests.lock(), 5);
 }
 
-#[tokio::test]
-async fn oldest_of_many_unordered_listings_is_given_up() {
+#[tokio::test(start_paused = true)]
+async fn unordered_listings_that_wait_are_given_up_and_no_others() {
     let lister = Shuffled::new(&KEYS, 4);
-    for _ in 0..MAX_LISTINGS + 3 {
+    for _ in 0..MANY_LISTINGS + 3 {
         lister.list_page(&request("", false, 1000), &|_| {}).await.1.unwrap();
     }
-    assert_eq!(lister.listings.lock().by_id.len(), MAX_LISTINGS);
+    assert_eq!(lister.listings.lock().by_id.len(), MANY_LISTINGS + 3);
+    tokio::time::advance(MAX_IDLE_OF_MANY).await;
+    lister.list_page(&request("", false, 1000), &|_| {}).await.1.unwrap();
+    assert_eq!(lister.listings.lock().by_id.len(), 1);
     let odd = ListRequest { token: Some("of another store".into()), ..request("", false, 1) };
     assert_eq!(lister.list_page(&odd, &|_| {}).await.1.unwrap_err().kind, ErrorKind::Invalid);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_of_unordered_listing_say_when_it_began() {
+    let lister = Shuffled::new(&KEYS, 4);
+    let (began, step) = (Instant::now(), Duration::from_secs(7));
+    let mut request = request("", false, 5);
+    let mut asked = Vec::new();
+    loop {
+        let page = lister.list_page(&request, &|_| {}).await.1.unwrap();
+        asked.extend(page.asked.filter(|_| !page.objects.is_empty()));
+        tokio::time::advance(step).await;
+        let Some(next) = page.next else { break };
+        request.token = Some(next);
+    }
+    assert_eq!(asked, [began; 3]);
+}
+
+#[tokio::test]
+async fn prefix_without_objects_hides_no_object() {
+    let lister = Shuffled::new(&["a", "a/b", "c", "d"], 2);
+    // Directories of uploads that were begun.
+    lister.inner.phantoms.lock().extend(["c/", "e/"].map(Key::from));
+    let mut request = request("", true, 1000);
+    let page = loop {
+        let page = lister.list_page(&request, &|_| {}).await.1.unwrap();
+        match page.next {
+            Some(next) => request.token = Some(next),
+            None => break page,
+        }
+    };
+    assert_eq!(page.objects.iter().map(|meta| meta.key.clone()).collect::<Vec<_>>(), ["a", "c", "d"].map(Key::from));
+    assert_eq!(page.prefixes, ["a/", "e/"].map(Key::from));
 }

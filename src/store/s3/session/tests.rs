@@ -7,7 +7,7 @@ use crate::store::credentials::Attempts;
 use crate::store::requests::{Unsigned, Voice};
 use crate::store::signing::{SignGet, SignedGet};
 use crate::store::wire::{Fake, Reply};
-use crate::store::{Error, Key, ListRequest, ObjectStore, Op};
+use crate::store::{Condition, Error, Key, ListRequest, ObjectMeta, ObjectStore, Op, RenameRequest};
 
 fn answer(status: &str, body: &str) -> Reply {
     Reply::Close(format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
@@ -130,4 +130,49 @@ async fn a_session_is_asked_for_again_after_a_passing_failure_only() {
     let server = Fake::start(vec![refused("404 Not Found", "NoSuchBucket")]).await;
     assert!(signer_at(&server).sign_get(&Key::from("k")).await.unwrap_err().message.ends_with("it said NoSuchBucket"));
     assert_eq!(server.heads().len(), 1);
+}
+
+/// Whatever is found where an object was moved to, the move is done, and an object of another client is not taken for the one that was moved.
+#[tokio::test]
+async fn renamed_object_is_known_by_size_and_date() {
+    let head = |etag: &str, size: u64, date: &str| {
+        Reply::To(
+            "head ",
+            format!("HTTP/1.1 200 OK\r\nConnection: close\r\nETag: \"{etag}\"\r\nContent-Length: {size}\r\nLast-Modified: {date}\r\n\r\n"),
+        )
+    };
+    let (then, now) = ("Thu, 29 Feb 2024 00:00:01 GMT", "Thu, 29 Feb 2024 00:00:09 GMT");
+    let modified = httpdate::parse_http_date(then).unwrap() + Duration::from_millis(700);
+    for (found, etag) in [
+        (head("old", 5, then), "\"old\""),
+        (head("new", 5, then), "\"new\""),
+        (head("theirs", 44, then), "\"old\""),
+        (head("theirs", 5, now), "\"old\""),
+        (Reply::To("head ", "HTTP/1.1 404 Not Found\r\nConnection: close\r\n\r\n".to_owned()), "\"old\""),
+        (Reply::To("head ", "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n".to_owned()), "\"old\""),
+    ] {
+        let server = Fake::start(vec![
+            opened("one"),
+            Reply::To("?renameobject", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".to_owned()),
+            found,
+        ])
+        .await;
+        let ((options, address), metrics) = (at(&server), Arc::default());
+        let http = http_clients(&options, &metrics).unwrap();
+        let store = store(&options, address, Some(account()), Tags::default(), http, metrics).unwrap();
+        let source = ObjectMeta { key: "from".into(), size: 5, etag: "\"old\"".into(), modified };
+        let request = RenameRequest { source, target: "to".into(), condition: Condition::Absent, token: "t".into() };
+        let moved = store.rename(&request).await.unwrap().expect("there is such a request");
+        assert_eq!(moved.etag.as_str(), etag);
+        let sent = &server.heads()[1];
+        for line in [
+            "put /data--usw2-az1--x-s3/to?renameobject",
+            "x-amz-rename-source: from\r\n",
+            "x-amz-rename-source-if-match: \"old\"",
+            "if-none-match: *",
+            "x-amz-client-token: t\r\n",
+        ] {
+            assert!(sent.contains(line), "{line}: {sent}");
+        }
+    }
 }

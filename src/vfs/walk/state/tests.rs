@@ -31,7 +31,7 @@ impl Paper {
         let modified = std::time::SystemTime::UNIX_EPOCH;
         let object = ObjectMeta { key: Key::from(name), size: 1, etag: ETag::from("\"e\""), modified };
         let id = self.asked.borrow()[request].0;
-        let page = ListPage { objects: vec![object], prefixes: vec![], next: next.map(Into::into), sums: vec![] };
+        let page = ListPage { objects: vec![object], prefixes: vec![], next: next.map(Into::into), sums: vec![], asked: None };
         let mut turn = self.state.on_answer(id, Ok(Came { page, asked: Instant::now(), links: HashMap::new(), carries: false }));
         while let Some((Came { page, .. }, mut merge)) = turn {
             let token = page.next.clone();
