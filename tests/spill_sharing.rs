@@ -93,9 +93,12 @@ fn two_processes_keep_the_bound_together_and_read_nothing_wrong() {
         }
     });
     assert!(most > MAX / 2, "the room is used: {most}");
+    // One of them may have made room for both.
+    let evictions: u64 = spills.iter().map(|spill| spill.stats().evictions).sum();
+    assert!(evictions > 0, "{:?}", spills.each_ref().map(Spill::stats));
     for spill in &spills {
         let stats = spill.stats();
-        assert!(stats.evictions > 0 && stats.hit_bytes > 0 && stats.damaged == 0, "{stats:?}");
+        assert!(stats.hit_bytes > 0 && stats.damaged == 0, "{stats:?}");
         assert!(stats.bytes >= du(&disk.path().join("chunks")) / 2 && stats.bytes <= MAX, "{stats:?}");
     }
 }
