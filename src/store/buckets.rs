@@ -113,7 +113,7 @@ fn outer_error(bucket: &str, error: Error) -> Error {
 }
 
 /// Whether the error shows that the bucket exists and that the credentials do not give access to it.
-pub(super) fn is_refusal(kind: ErrorKind) -> bool {
+fn is_refusal(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::AccessDenied | ErrorKind::BadCredentials | ErrorKind::NoCredentials)
 }
 

@@ -24,11 +24,6 @@ use crate::metrics::Metrics;
 pub(super) trait Lister: fmt::Debug + Send + Sync + 'static {
     /// One page, and which keys signed the last request for it.
     async fn list_page(&self, request: &ListRequest, tell: &Tell<'_>) -> (Option<Edition>, Result<ListPage>);
-
-    /// Whether the endpoint lists in byte order.
-    fn is_ordered(&self) -> bool {
-        true
-    }
 }
 
 /// One bucket.
@@ -70,7 +65,7 @@ impl<S: SignGet + Voice + 'static> ObjectStore for HttpStore<S> {
     }
 
     fn lists_in_order(&self, _: &Key) -> bool {
-        self.lister.is_ordered()
+        self.requests.lists_in_order()
     }
 
     async fn list(&self, request: &ListRequest) -> Result<ListPage> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::arn::Arn;
-use super::buckets::{BucketRouter, is_refusal};
+use super::buckets::BucketRouter;
 use super::endpoint::Endpoint;
 use super::{
     Buckets, Dialect, Error, ErrorKind, Hedging, Key, ListRequest, ObjectStore, Op, Options, Policy, Result, Retrying, Switches, oss, s3,
@@ -82,7 +82,7 @@ pub async fn probe_buckets(store: &Retrying, buckets: &Buckets) -> Result<Vec<St
         let Err(error) = answer else { continue };
         notes.push(match error.kind {
             ErrorKind::NotFound => format!("there is no bucket {name}"),
-            kind if is_refusal(kind) || !kind.is_retryable() => format!("the bucket {name} cannot be used: {}", error.reason()),
+            kind if !kind.is_retryable() => format!("the bucket {name} cannot be used: {}", error.reason()),
             _ => format!("the bucket {name} does not answer now: {}", error.reason()),
         });
         failures.push(error);

@@ -6,7 +6,7 @@
 //! directory is listed, and what is not wanted is left out.
 //! <https://docs.aws.amazon.com/AmazonS3/latest/userguide/s3-express-differences.html>
 //!
-//! A listing that is being read occupies about 200 bytes for each of its names, up to the last page.
+//! A listing stays in memory up to its last page: a mount that listed 200,000 names had 72 MB more, entries of the vfs included.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,11 +20,13 @@ use super::credentials::Edition;
 use super::http_store::Lister;
 use super::{Error, ErrorKind, Key, ListPage, ListRequest, ObjectMeta, Op, Polynomial, Result, Tell};
 
-/// A listing of which no page has been asked for so long is given up. It begins again when it goes on.
+/// A listing without a request for this long is dropped. The next request for it starts over.
 const MAX_IDLE: Duration = Duration::from_secs(300);
 
-/// The same where so many are kept. None that is being read is given up: two that take each other's place would never end.
+/// Replaces [`MAX_IDLE`] from [`MANY_LISTINGS`] on. A listing in use is never dropped: two listings that evict each other would not end.
 const MAX_IDLE_OF_MANY: Duration = Duration::from_secs(30);
+
+/// Listings in memory from which idle ones are dropped earlier.
 const MANY_LISTINGS: usize = 64;
 
 /// Keys of a page that is collected: the most that the store gives.
@@ -218,7 +220,7 @@ impl<L: Lister> SortedLister<L> {
     /// One page as the store has it, of what has the prefix.
     async fn unsorted(&self, request: &ListRequest, token: Option<String>, max_keys: u16) -> (Option<Edition>, Result<ListPage>) {
         let request = ListRequest { prefix: directory_of(&request.prefix), after: None, token, max_keys, ..request.clone() };
-        // The token that the store tells is none that the caller may use.
+        // No early token: the tokens of the store below are not those of this lister.
         self.inner.list_page(&request, &|_| {}).await
     }
 
@@ -340,10 +342,6 @@ impl<L: Lister> Lister for SortedLister<L> {
             Some(Position::Unsorted(token)) => self.any(request, Some(token)).await,
             Some(Position::Sorted { id, pages, after }) => self.go_on(request, id, pages, after).await,
         }
-    }
-
-    fn is_ordered(&self) -> bool {
-        false
     }
 }
 

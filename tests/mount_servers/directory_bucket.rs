@@ -144,7 +144,7 @@ fn sessions() {
     (0..16).for_each(|number| drop(server.put(&format!("many/{number}"), "x")));
     let last_session =
         || server.requests().iter().filter_map(|request| request.key_id().map(str::to_owned)).rfind(|id| id.starts_with("session-key"));
-    // A session is asked for at most each five seconds.
+    // The client opens at most one session in five seconds.
     std::thread::sleep(Duration::from_secs(6));
     server.keyring().forget(&last_session().expect("it wrote"));
     std::thread::scope(|scope| {

@@ -29,7 +29,7 @@ const UNKNOWN: [&str; 4] = ["acl", "tagging", "ownershipControls", "versioning"]
 
 const UNKNOWN_HEADERS: [&str; 4] = ["x-amz-acl", "x-amz-tagging", "x-amz-request-payer", "x-amz-object-lock-mode"];
 
-/// Who may do what. It stands before the S3 service, which knows no signatures of the service `s3express`.
+/// Checks signatures and features of requests before the S3 service, which rejects the service name `s3express`.
 pub struct Sessions(pub Keyring);
 
 impl Gate for Sessions {
@@ -70,7 +70,7 @@ impl S3Route for Renames {
     }
 
     async fn check_access(&self, _: &mut S3Request<Body>) -> S3Result<()> {
-        // It was let in by the gate.
+        // The gate has checked the signature.
         Ok(())
     }
 

@@ -40,7 +40,7 @@ const LOOKS: u32 = 3;
 #[derive(Clone)]
 pub struct Shared {
     pub s3: S3Service,
-    /// Who gets as far as the service; none: the service checks.
+    /// Checks requests in place of the service.
     pub gate: Option<Arc<dyn Gate>>,
     pub log: Log,
     pub faults: Arc<Mutex<Vec<Fault>>>,
@@ -104,7 +104,7 @@ impl Service<Request<Incoming>> for Connection {
     }
 }
 
-/// What stands before the service and takes its place where signatures are checked.
+/// A check of requests before the service, where the service cannot check their signatures.
 pub trait Gate: Send + Sync {
     /// Checks the request, and changes it into what the service is to see.
     ///

@@ -109,7 +109,7 @@ pub fn run(trials: Vec<Trial>) -> std::process::ExitCode {
     run_side_by_side(1, trials)
 }
 
-/// Runs so many trials at a time: of those that wait for most of their time and share nothing.
+/// Runs `threads` trials at a time. For trials that mostly wait and share nothing.
 pub fn run_side_by_side(threads: usize, trials: Vec<Trial>) -> std::process::ExitCode {
     let mut arguments = libtest_mimic::Arguments::from_args();
     arguments.test_threads.get_or_insert(threads);
@@ -141,17 +141,7 @@ pub struct Daemon<'a> {
 
 impl<'a> Daemon<'a> {
     pub fn new(server: &'a S3Server) -> Self {
-        let (source, endpoint) = (format!("s3://{BUCKET}"), server.endpoint());
-        Self {
-            server: Some(server),
-            source,
-            endpoint,
-            arguments: Vec::new(),
-            environment: Vec::new(),
-            cgroup: None,
-            is_unreadable: false,
-            is_at_aws: false,
-        }
+        Self { server: Some(server), ..Self::of(&format!("s3://{BUCKET}"), &server.endpoint()) }
     }
 
     /// Mounts `source` of any server, with nothing in the environment but what [`env`](Self::env) adds.

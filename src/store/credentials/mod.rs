@@ -268,7 +268,7 @@ impl Rotating {
                 self.ask(asked).await;
                 let is_other = {
                     let state = self.state.lock();
-                    !state.is_newest(edition) || state.has_passing_failure().is_some()
+                    !state.is_newest(edition) || state.passing_failure().is_some()
                 };
                 is_other && attempts.once_more()
             }

@@ -135,7 +135,7 @@ impl Rotation {
                 _ => Taken::Ask(self.asked),
             };
         };
-        if let Some(failure) = self.has_passing_failure() {
+        if let Some(failure) = self.passing_failure() {
             // Signed with keys that are refused it would fail for good; so it is tried again as long as other requests are.
             return if asked_lately { Taken::None(NoKeys::Missing(failure.clone())) } else { Taken::Ask(self.asked) };
         }
@@ -268,7 +268,7 @@ impl Rotation {
     }
 
     /// Why there are no others for keys that the store has refused, when that passes by itself.
-    pub fn has_passing_failure(&self) -> Option<&Missing> {
+    pub fn passing_failure(&self) -> Option<&Missing> {
         self.failure.as_ref().filter(|failure| self.refused && failure.kind.is_retryable())
     }
 

@@ -99,6 +99,11 @@ impl Requests {
         }
     }
 
+    /// See [`ObjectStore::lists_in_order`](crate::store::ObjectStore::lists_in_order).
+    pub fn lists_in_order(&self) -> bool {
+        self.ordered_listings
+    }
+
     pub fn most_metadata(&self) -> usize {
         match self.dialect {
             Dialect::S3 => super::symlink::MOST_METADATA,

@@ -281,7 +281,7 @@ impl Requests {
         let (output, reply) = self.sdk.send(op, &root, HeaderMap::new(), delete).await?;
         let errors = output.errors().iter().map(|failure| deletion::error_of(failure, &reply.headers));
         let errors: Vec<Error> = errors.filter(|error| error.kind != ErrorKind::NotFound).collect();
-        // What is not deleted is asked for again by the key in the answer, which may be no other than those that were named.
+        // The caller retries by the key in the answer, so a key outside the request would delete another object.
         let named: HashSet<&Key> = keys.iter().copied().collect();
         if let Some(other) = errors.iter().find(|error| !named.contains(&error.key)) {
             let message = format!("the answer has an error of {:?}, which was not to be deleted: {}", other.key, other.message);

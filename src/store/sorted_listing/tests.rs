@@ -137,7 +137,7 @@ async fn forgotten_unordered_listing_goes_on_where_it_was() {
         let page = lister.list_page(&request, &|_| {}).await.1.unwrap();
         found.extend(page.objects.iter().map(|meta| meta.key.clone()));
         if !page.objects.is_empty() {
-            // As after MAX_IDLE, or beside more than MAX_LISTINGS others.
+            // As after MAX_IDLE.
             lister.listings.lock().by_id.clear();
         }
         let Some(next) = page.next else { break };

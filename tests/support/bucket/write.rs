@@ -371,7 +371,7 @@ impl Bucket {
         Ok(S3Response::new(output))
     }
 
-    /// The markers of such a bucket mean nothing to anybody else.
+    /// ListMultipartUploads of a directory bucket: unsorted, with opaque markers.
     fn list_uploads_in_no_order(
         &self,
         prefix: &str,
